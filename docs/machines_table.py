@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes the table of docs/machines.md from the reports in docs/machines/: python docs/machines_table.py
 
-A report is a file that `python -m flashmask check --report FILE` or `flashmask check --report FILE` wrote, named
-<date>-<machine>.json; its sender goes in as "sender".
+A report is a file that `python -m flashmask check --report FILE` wrote, named <date>-<machine>.json. Its sender goes in
+as "sender".
 """
 
 import json

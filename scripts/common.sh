@@ -59,7 +59,6 @@ need_build_packages() {
   need cmake cmake
   need ninja-build ninja
   need libcli11-dev
-  need libcsv-dev
   need libpng-dev
   need nlohmann-json3-dev
 }

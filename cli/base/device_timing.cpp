@@ -3,8 +3,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <iterator>
-#include <list>
 #include <thread>
 #include <vector>
 
@@ -16,17 +14,12 @@ namespace {
 
 constexpr int kColdLaunches = 9;
 constexpr std::chrono::milliseconds kRest(40);
-constexpr double kWarmSeconds = 0.05, kMeasuredSeconds = 0.2;
-constexpr int kLeastLaunches = 3;
 constexpr std::size_t kScratchBytes = std::size_t{1} << 29;
 
-double median(std::vector<double> times) {
-  const auto middle = times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2);
-  std::nth_element(times.begin(), middle, times.end());
-  return *middle;
-}
+}  // namespace
 
-double burst(const std::function<void()>& work) {
+double cold_seconds(const std::function<void()>& work) {
+  work();
   check::DeviceEvent begin, end;
   check::DeviceMemory scratch(kScratchBytes);
   std::vector<double> times;
@@ -39,30 +32,8 @@ double burst(const std::function<void()>& work) {
     end.record();
     times.push_back(end.seconds_since(begin));
   }
-  return median(times);
-}
-
-double sustained(const std::function<void()>& work, double expected) {
-  const auto launches = [&](double seconds) { return static_cast<int>(seconds / expected) + kLeastLaunches; };
-  for (int launch = launches(kWarmSeconds); launch > 0; --launch) work();
-  std::list<check::DeviceEvent> events(1);
-  events.back().record();
-  for (int launch = launches(kMeasuredSeconds); launch > 0; --launch) {
-    work();
-    events.emplace_back().record();
-  }
-  std::vector<double> times;
-  for (auto end = std::next(events.begin()); end != events.end(); ++end)
-    times.push_back(end->seconds_since(*std::prev(end)));
-  return median(times);
-}
-
-}  // namespace
-
-DeviceTimes time_on_device(const std::function<void()>& work) {
-  work();
-  const double cold = burst(work);
-  return {cold, sustained(work, cold)};
+  std::ranges::nth_element(times, times.begin() + kColdLaunches / 2);
+  return times[kColdLaunches / 2];
 }
 
 double seconds_with_device(const std::function<void()>& work) {

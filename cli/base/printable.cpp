@@ -6,13 +6,10 @@
 #include <bit>
 #include <string_view>
 
-#include "cli/base/names.h"
-
 namespace flashmask::cli {
 namespace {
 
 constexpr std::size_t kLongest = 40;
-constexpr std::size_t kMostListed = 12;
 
 std::string escaped(unsigned char byte) {
   constexpr std::string_view kDigits = "0123456789abcdef";
@@ -46,15 +43,6 @@ std::string printable(const std::string& text) {
     rest.remove_prefix(std::max<std::size_t>(size, 1));
   }
   return shown + (rest.empty() ? "" : "…");
-}
-
-std::string quoted(const std::string& text) { return '"' + printable(text) + '"'; }
-
-std::string quoted_list(const std::vector<std::string>& texts) {
-  std::vector<std::string> shown;
-  for (std::size_t i = 0; i < std::min(texts.size(), kMostListed); ++i) shown.push_back(quoted(texts[i]));
-  const std::size_t more = texts.size() - shown.size();
-  return join(shown) + (more > 0 ? " and " + std::to_string(more) + " more" : "");
 }
 
 }  // namespace flashmask::cli

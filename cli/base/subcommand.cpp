@@ -46,18 +46,6 @@ Option& Option::show_default() {
   return *this;
 }
 
-Option& Option::needs(const Option& other) {
-  option_->needs(other.option_);
-  return *this;
-}
-
-Option& Option::excludes(const Option& other) {
-  option_->excludes(other.option_);
-  return *this;
-}
-
-bool Option::is_called(const std::string& name) const { return option_->check_name(name); }
-
 Subcommand::Subcommand(CLI::App& command, const std::string& name, const std::string& what)
     : app_(command.add_subcommand(name, what)) {}
 
@@ -109,25 +97,6 @@ template Option Subcommand::option(const std::string&, std::optional<int>&, cons
 template Option Subcommand::option(const std::string&, std::optional<std::int64_t>&, const std::string&);
 template Option Subcommand::option(const std::string&, std::optional<std::uint64_t>&, const std::string&);
 
-Option Subcommand::list(const std::string& names, std::vector<std::string>& values, const std::string& help,
-                        const std::vector<std::string>& choices) {
-  const auto fits = [choices](const std::string& value) {
-    return !value.empty() && (choices.empty() || std::ranges::find(choices, value) != choices.end());
-  };
-  const auto read = [names, &values, choices, fits](const std::vector<std::string>& texts) {
-    for (const std::string& text : texts) {
-      for (const std::string& value : split(text, ',')) {
-        if (!fits(value)) {
-          throw Error(Status::invalid_argument, names + " is \"" + text + "\"; expected names with commas between" +
-                                                    (choices.empty() ? "" : ", of " + join(choices)));
-        }
-        values.push_back(value);
-      }
-    }
-  };
-  return Option(*app_->add_option_function<std::vector<std::string>>(names, read, help));
-}
-
 Option Subcommand::parsed_option(const std::string& names, std::function<void(const std::string&)> parse,
                                  const std::string& help) {
   return Option(*app_->add_option_function<std::string>(names, std::move(parse), help));
@@ -138,14 +107,6 @@ Option Subcommand::flag(const std::string& names, bool& value, const std::string
 }
 
 bool Subcommand::has(const std::string& name) const { return app_->get_option_no_throw(name) != nullptr; }
-
-Option Subcommand::get(const std::string& name) const { return Option(*app_->get_option(name)); }
-
-std::vector<Option> Subcommand::options() const {
-  std::vector<Option> options;
-  for (CLI::Option* option : app_->get_options()) options.emplace_back(*option);
-  return options;
-}
 
 std::vector<std::string> Subcommand::given_in(const std::string& group) const {
   std::vector<std::string> names;

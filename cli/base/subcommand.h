@@ -26,10 +26,6 @@ class Option {
   Option& one_of(const std::vector<std::string>& choices);
   Option& ends_in(const std::string& ending);  ///< in upper or lower case
   Option& show_default();
-  Option& needs(const Option& other);
-  Option& excludes(const Option& other);
-
-  bool is_called(const std::string& name) const;
 
  private:
   CLI::Option* option_;
@@ -45,10 +41,6 @@ class Subcommand {
   template <class Value>
   Option option(const std::string& names, Value& value, const std::string& help);
 
-  /// Texts separated by commas, none of them empty; each must be one of `choices`, if any are given.
-  Option list(const std::string& names, std::vector<std::string>& values, const std::string& help,
-              const std::vector<std::string>& choices = {});
-
   /// An option whose text is read by `parse`. What `parse` throws is the command's error message.
   Option parsed_option(const std::string& names, std::function<void(const std::string&)> parse,
                        const std::string& help);
@@ -57,8 +49,6 @@ class Subcommand {
   Option flag(const std::string& names, bool& value, const std::string& help);
 
   bool has(const std::string& name) const;
-  Option get(const std::string& name) const;  ///< the option must exist
-  std::vector<Option> options() const;
   /// Names of the options in a group that the user gave.
   std::vector<std::string> given_in(const std::string& group) const;
 

@@ -17,7 +17,6 @@
 #include "cli/files/output_file.h"
 #include "cli/masks/mask_arguments.h"
 #include "cli/masks/mask_input.h"
-#include "cli/masks/workload.h"
 #include "cli/pictures/mask_picture.h"
 #include "flashmask/attention.h"
 #include "flashmask/block_map.h"
@@ -28,9 +27,11 @@
 namespace flashmask::cli {
 namespace {
 
+constexpr const char* kUsualMask = "causal_document";
+
 struct AttendOptions {
-  WorkloadRequest workload;
-  std::string mask;  ///< a family or a file; empty: packed documents
+  std::string mask;                      ///< a family or a file; empty: that of --mask-png, or kUsualMask
+  std::optional<std::string> documents;  ///< of the family, such as "4,3,3"
   MaskInput input;
   ProblemOptions problem;
   DropoutOptions dropout;
@@ -55,42 +56,20 @@ std::size_t schedule_bytes(const check::PlacedPlan& placed) {
   return rows.memory_bytes() + (&rows == &columns ? 0 : columns.memory_bytes());
 }
 
-/// The mask to attend under: packed documents, or a mask that was given; within the block map, if there is one.
-struct Subject {
-  std::optional<Workload> workload;
-  Mask mask;
-  double seconds = 0;  ///< spent building the mask of the documents
-};
-
-Subject pack_documents(const AttendOptions& options) {
-  WorkloadRequest request = options.workload;
-  request.seqlen = options.problem.seqlen.value_or(options.problem.usual_seqlen);
-  request.sequences = options.problem.batch.value_or(1);
-  Workload workload = load_workload(request);
-  apply(options.problem,
-        {workload.sequences(), 1, workload.seqlen, workload.seqlen});  // refuses before the mask is built
-  std::optional<Mask> mask;
-  const double seconds = seconds_of([&] { mask = workload.mask(); });
-  return {std::move(workload), *std::move(mask), seconds};
-}
-
-Subject read_subject(const AttendOptions& options) {
-  const auto build = [&](const std::string& family, std::optional<std::int64_t> rows) {
-    MaskArguments size;
-    size.tokens = rows.value_or(options.problem.usual_seqlen);
-    return build_mask(family, size);
-  };
-  const std::vector<std::string> names = options.mask.empty() ? std::vector<std::string>() : std::vector{options.mask};
-  const std::vector<NamedMask> masks = read_masks(names, options.input, options.problem.seqlen, build);
-  if (masks.empty()) return pack_documents(options);
-  if (!options.workload.csv.empty()) {
-    throw Error(Status::invalid_argument, "attend: a CSV, " + options.workload.csv + ", and a mask; give one of them");
-  }
-  if (masks.size() > 1) {
-    throw Error(Status::invalid_argument, "attend: --mask " + options.mask + " and --mask-png; give one mask");
-  }
-  check_seqlen(options.problem, masks.front().mask.shape(), masks.front().name);
-  return {std::nullopt, masks.front().mask, 0};
+/// The mask to attend under, before block map and form.
+Mask given_mask(const AttendOptions& options) {
+  const std::string named = options.mask.empty() && !options.input.png ? kUsualMask : options.mask;
+  const NamedMask one = *read_mask(named, options.input, [&] {
+    MaskArguments given;
+    given.documents = options.documents;
+    given.tokens = options.problem.seqlen;
+    if (!given.tokens && !given.documents) given.tokens = options.problem.usual_seqlen;
+    return build_mask(named, given);
+  });
+  if (options.documents && (named.empty() || is_mask_file(named)))
+    throw Error(Status::invalid_argument, "attend: --documents means nothing to " + one.name);
+  check_seqlen(options.problem, one.mask.shape(), one.name);
+  return one.mask;
 }
 
 /// The scores of a mask, for query heads.
@@ -103,18 +82,9 @@ VisibleScore scores_of(const Mask& mask, const Problem& problem) {
   };
 }
 
-/// Builds the mask of every packed sequence again, separately.
-VisibleScore scores_of(const Workload& workload) {
-  std::vector<Mask> masks;
-  for (std::int64_t sequence = 0; sequence < workload.sequences(); ++sequence) masks.push_back(workload.mask(sequence));
-  return [masks](std::int64_t batch, std::int64_t, std::int64_t row, std::int64_t column) {
-    return masks[static_cast<std::size_t>(batch)].visible(0, 0, row, column);
-  };
-}
-
-/// The scores of packed documents or of a mask, within the block map.
-VisibleScore scores_of(const AttendOptions& options, const Subject& subject, const Problem& problem) {
-  VisibleScore scores = subject.workload ? scores_of(*subject.workload) : scores_of(subject.mask, problem);
+/// The scores of a mask within the block map. Read from the mask as it was given, whose form the kernels may not use.
+VisibleScore scores_of(const AttendOptions& options, const Mask& mask, const Problem& problem) {
+  const VisibleScore scores = scores_of(mask, problem);
   const std::optional<BlockMap> map = read_map(options.input, problem.query_length, problem.key_length);
   if (!map) return scores;
   const std::int64_t heads = problem.query_heads / map->shape().heads;
@@ -133,11 +103,9 @@ Mask seen_by_kernels(const Plan& planned, const Mask& mask) {
 }
 
 /// Fills in the part of the report that the plan knows.
-AttendReport describe(const AttendOptions& options, const Subject& subject, const check::PlacedPlan& placed,
-                      const Mask& mask) {
+AttendReport describe(const AttendOptions& options, const check::PlacedPlan& placed, const Mask& mask) {
   const Plan& planned = placed.plan();
   AttendReport report;
-  report.workload = subject.workload;
   report.problem = planned.problem();
   if (options.dropout.given()) report.dropout = options.dropout.state(options.problem.seed);
   report.device = description_of(planned.problem().device) + ", " + planned.kernel(Direction::forward).arch;
@@ -154,7 +122,7 @@ double dense_factor(const Explanation& mask) { return 1 / std::max(mask.waste * 
 
 /// Seconds of one cold launch on a GPU; on a CPU the median of several calls, or one call that takes long anyway.
 double seconds_on(Device device, bool takes_long, const std::function<void()>& work) {
-  if (device.type == DeviceType::cuda) return time_on_device(work).burst;
+  if (device.type == DeviceType::cuda) return cold_seconds(work);
   return takes_long ? seconds_of(work) : median_seconds(work);
 }
 
@@ -180,18 +148,16 @@ double time_plan(const Mask& mask, const Problem& problem, const PlanOptions& op
   return seconds_with_device(make);
 }
 
-Problem problem_of(const AttendOptions& options, const Subject& subject) {
-  ProblemOptions asked = options.problem;
-  if (subject.workload) asked.batch.reset();  // the documents may fill fewer sequences
-  Problem problem = apply(asked, subject.mask.shape());
+Problem problem_of(const AttendOptions& options, const MaskShape& mask) {
+  Problem problem = apply(options.problem, mask);
   problem.dropout = options.dropout.probability;
   return problem;
 }
 
 /// Runs, times and checks attention, then draws the mask as the plan's kernels see it.
-AttendReport measure(const AttendOptions& options, const Subject& subject, const Mask& mask, OutputFile* png,
-                     Console& console) {
-  const Problem problem = problem_of(options, subject);
+AttendReport measure(const AttendOptions& options, const Mask& given, OutputFile* png, Console& console) {
+  const Problem problem = problem_of(options, given.shape());
+  const Mask mask = in_form(in_blocks(given, options.input), options.input);
   ProgressBar progress(console, options.dense ? 100 : 20);
   progress.begin("random inputs", 4);
   const check::AttentionTensors host(problem, options.problem.seed);
@@ -201,8 +167,8 @@ AttendReport measure(const AttendOptions& options, const Subject& subject, const
   progress.begin("schedule");
   std::optional<check::PlacedPlan> placed;
   const double schedule_seconds = time_plan(mask, problem, {.reorder = options.reorder}, placed);
-  AttendReport report = describe(options, subject, *placed, mask);
-  report.schedule_seconds = subject.seconds + schedule_seconds;
+  AttendReport report = describe(options, *placed, mask);
+  report.schedule_seconds = schedule_seconds;
   progress.begin("forward", 4);
   report.times.forward = seconds_on(problem.device, false, [&] { placed->forward(tensors.forward(), execution); });
   progress.begin("backward", 6);
@@ -210,7 +176,7 @@ AttendReport measure(const AttendOptions& options, const Subject& subject, const
   tensors.fetch();
   progress.begin("check against the reference", 5);
   report.errors =
-      check_samples(scores_of(options, subject, problem), problem, execution.dropout, host, options.problem.seed);
+      check_samples(scores_of(options, given, problem), problem, execution.dropout, host, options.problem.seed);
   if (options.dense) report.dense = time_dense(report, mask, tensors, execution, progress);
   if (png != nullptr) {
     png->commit(MaskPicture(seen_by_kernels(placed->plan(), mask), report.mask.tile, 0, 0).png());
@@ -221,48 +187,22 @@ AttendReport measure(const AttendOptions& options, const Subject& subject, const
 int attend(const AttendOptions& options, Console& console) {
   std::optional<OutputFile> png;
   if (!options.png.empty()) png.emplace(options.png);
-  const Subject subject = read_subject(options);
-  const Mask mask = in_form(in_blocks(subject.mask, options.input), options.input);
-  const AttendReport report = measure(options, subject, mask, png ? &*png : nullptr, console);
+  const AttendReport report = measure(options, given_mask(options), png ? &*png : nullptr, console);
   console.out << (options.json ? to_json_text(report) : to_text(report));
   return report.errors.passes() ? 0 : 1;
-}
-
-void add_workload_options(Subcommand& sub, WorkloadRequest& request) {
-  const std::string group = "Workload";
-  sub.option("csv", request.csv,
-             "CSV of lengths, its columns named by --prompt and --outputs [the shipped Alpaca lengths]");
-  sub.option("--prompt", request.prompt, "Column of the prompt lengths [gpt2_prompt]").group(group);
-  sub.list("--outputs", request.outputs, "Columns of the output lengths, separated by commas [gpt2_out]").group(group);
-  sub.parsed_option(
-         "--task", [&request](const std::string& name) { request.task = parse_task(name); },
-         "sft, dpo, rm, document or prefix [sft]")
-      .one_of(kTaskNames)
-      .group(group);
-  sub.parsed_option(
-         "--packing",
-         [&request](const std::string& name) {
-           request.packing = name == "order" ? Packing::order : Packing::best_fit;
-         },
-         "order: as in the file, or best-fit: longest first [order]")
-      .one_of({"order", "best-fit"})
-      .group(group);
 }
 
 }  // namespace
 
 void add_attend(CLI::App& command, Console& console, int& status) {
-  Subcommand sub(command, "attend", "Pack real lengths, attend over them, check and time it");
+  Subcommand sub(command, "attend", "Attend over random tensors under a mask, check and time it");
   const auto options = std::make_shared<AttendOptions>();
   options->problem.usual_seqlen = 16384;
-  add_workload_options(sub, options->workload);
-  Option mask = sub.option("--mask", options->mask, "A family, or FILE.npy: a dense mask, 1 = visible");
-  mask.group(kMaskFileGroup);
+  sub.option("mask,--mask", options->mask,
+             "A family, or FILE.npy: a dense mask, 1 = visible [" + std::string(kUsualMask) + "]");
+  sub.option("--documents", options->documents, "Document lengths of the family, such as 4,3,3; see show --help");
   add_mask_input_options(sub, options->input);
   add_form_option(sub, options->input);
-  for (const char* lengths : {"--prompt", "--outputs", "--task", "--packing"}) {
-    for (Option other : {mask, sub.get("--mask-png")}) other.excludes(sub.get(lengths));
-  }
   sub.flag("--reorder", options->reorder, "Reorder tokens where that saves tiles");
   add_dropout_options(sub, options->dropout);
   add_problem_options(sub, options->problem);

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/commands/attend_report.h"
 
-#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "cli/base/quantities.h"
@@ -18,20 +17,6 @@ std::string heads_text(const Problem& p) {
   return heads + " of " + std::to_string(p.head_dim) + ", " + to_string(p.dtype);
 }
 
-std::string documents_text(const Workload& w) {
-  std::string text = with_commas(w.packed_documents()) + " of " + with_commas(std::ssize(w.documents));
-  if (w.packed.too_long > 0) text += ", " + with_commas(w.packed.too_long) + " longer than the sequence skipped";
-  if (w.rows_left_over > 0) text += ", " + with_commas(w.rows_left_over) + " rows left over";
-  return text;
-}
-
-std::string tokens_text(const Workload& w) {
-  const std::int64_t all = w.sequences() * w.seqlen;
-  const std::string sequences = w.sequences() == 1 ? "one sequence" : with_commas(w.sequences()) + " sequences";
-  return with_commas(w.packed_tokens()) + " in " + sequences + " of " + with_commas(w.seqlen) + ", padding " +
-         with_commas(w.padding()) + " (" + percent(static_cast<double>(w.padding()) / static_cast<double>(all)) + ")";
-}
-
 std::string tiles_text(const Explanation& mask) {
   return with_commas(mask.tiles.full) + " full, " + with_commas(mask.tiles.partial) + " partial, " +
          with_commas(mask.tiles.skip) + " skipped, of " + std::to_string(mask.tile.rows) + " × " +
@@ -43,28 +28,13 @@ std::string memory_text(const Explanation& mask) {
   return bytes(sparse) + ", dense mask " + bytes(static_cast<double>(mask.dense_bytes));
 }
 
-void add_lengths(const Workload& workload, Table& table) {
-  table.add(
-      {"lengths", std::filesystem::path(workload.csv).filename().string() + ", task " + to_string(workload.task)});
-  table.add({"documents", documents_text(workload)});
-  table.add({"tokens", tokens_text(workload)});
-}
-
-void add_given_mask(const AttendReport& r, Table& table) {
+void add_description(const AttendReport& r, Table& table) {
   const Problem& p = r.problem;
   const std::string sequences = p.batch == 1 ? "one sequence" : with_commas(p.batch) + " sequences";
   const std::string keys = p.key_length == p.query_length ? "" : ", " + with_commas(p.key_length) + " keys";
   table.add({"mask", r.mask.description});
   table.add({"tokens", with_commas(r.tokens()) + " in " + sequences + keys});
-}
-
-void add_description(const AttendReport& r, Table& table) {
-  if (r.workload) {
-    add_lengths(*r.workload, table);
-  } else {
-    add_given_mask(r, table);
-  }
-  table.add({"heads", heads_text(r.problem)});
+  table.add({"heads", heads_text(p)});
   if (r.dropout) table.add({"dropout", to_text(r.problem.dropout, *r.dropout)});
   table.add({"device", r.device});
   table.add({"kernels", r.forward_kernel});
@@ -112,19 +82,6 @@ nlohmann::ordered_json json_of(const check::Comparison& comparison) {
   return {{"error", comparison.error}, {"bound", comparison.bound}};
 }
 
-nlohmann::ordered_json json_of(const Workload& w) {
-  return {{"csv", w.csv},
-          {"task", to_string(w.task)},
-          {"sequences", w.sequences()},
-          {"seqlen", w.seqlen},
-          {"documents_in_file", w.documents.size()},
-          {"documents", w.packed_documents()},
-          {"documents_too_long", w.packed.too_long},
-          {"rows_left_over", w.rows_left_over},
-          {"tokens", w.packed_tokens()},
-          {"padding", w.padding()}};
-}
-
 nlohmann::ordered_json json_of(const Problem& p) {
   return {{"batch", p.batch},           {"query_length", p.query_length}, {"key_length", p.key_length},
           {"heads", p.query_heads},     {"kv_heads", p.kv_heads},         {"head_dim", p.head_dim},
@@ -159,10 +116,6 @@ nlohmann::ordered_json json_of(const SampledErrors& e) {
 
 }  // namespace
 
-std::int64_t AttendReport::tokens() const {
-  return workload ? workload->packed_tokens() : problem.batch * problem.query_length;
-}
-
 double AttendReport::tokens_per_second() const { return static_cast<double>(tokens()) / times.both(); }
 
 std::optional<double> AttendReport::speed_up() const {
@@ -180,7 +133,6 @@ std::string to_text(const AttendReport& report) {
 
 std::string to_json_text(const AttendReport& report) {
   nlohmann::ordered_json json;
-  if (report.workload) json["workload"] = json_of(*report.workload);
   json["problem"] = json_of(report.problem);
   if (report.dropout) json["dropout"] = to_json(report.problem.dropout, *report.dropout);
   json["device"] = report.device;

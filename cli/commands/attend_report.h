@@ -6,7 +6,6 @@
 
 #include "cli/commands/reordering.h"
 #include "cli/commands/sampled_check.h"
-#include "cli/masks/workload.h"
 #include "flashmask/dropout.h"
 #include "flashmask/explain.h"
 #include "flashmask/problem.h"
@@ -22,19 +21,18 @@ struct Times {
 
 /// Everything `attend` found out.
 struct AttendReport {
-  std::optional<Workload> workload;  ///< empty: the mask was given
   Problem problem;
   std::optional<DropoutState> dropout;
   std::string device;
   std::string forward_kernel, backward_kernel;
   Explanation mask;             ///< tiles of the forward; schedule_bytes covers both directions
-  double schedule_seconds = 0;  ///< building the documents' mask, lowering, reordering, both schedules
+  double schedule_seconds = 0;  ///< lowering, reordering, both schedules
   std::optional<ReorderReport> reordering;
   Times times;
   std::optional<Times> dense;  ///< the same kernels reading the mask in every tile
   SampledErrors errors;
 
-  std::int64_t tokens() const;  ///< without padding
+  std::int64_t tokens() const { return problem.batch * problem.query_length; }
   double tokens_per_second() const;
   std::optional<double> speed_up() const;
 };

@@ -11,16 +11,12 @@
 #include "cli/base/table.h"
 #include "cli/commands/dropout_options.h"
 #include "cli/commands/reordering.h"
-#include "cli/commands/report.h"
 #include "cli/commands/subcommands.h"
-#include "cli/files/output_file.h"
 #include "cli/masks/mask_input.h"
 #include "flashmask/block_map.h"
 #include "flashmask/error.h"
 #include "flashmask/executor.h"
-#include "kit/device_memory.h"
 #include "kit/kernel_check.h"
-#include "kit/promises.h"
 
 namespace flashmask::cli {
 namespace {
@@ -33,7 +29,6 @@ struct CheckOptions {
   std::uint64_t seed = 1;
   int threads = 0;
   bool json = false;
-  std::string report;  ///< a file; empty: none
 };
 
 std::string verdict_of(const check::KernelVerdict& verdict) {
@@ -96,12 +91,9 @@ std::optional<check::GivenMask> read_given(const CheckOptions& options) {
                 "check: --mask " + options.mask + " is of the corpus, in many sizes; " +
                     "--mask-png and --block-map have one size: give them alone or with FILE.npy");
   }
-  const bool file = is_mask_file(options.mask);
-  const std::vector<NamedMask> masks =
-      read_masks(file ? std::vector{options.mask} : std::vector<std::string>(), options.input, std::nullopt, {});
-  if (masks.size() > 1)
-    throw Error(Status::invalid_argument, "check: " + options.mask + " and --mask-png; give one mask");
-  if (!masks.empty()) return check::GivenMask{masks.front().name, in_blocks(masks.front().mask, options.input)};
+  const std::string file = named ? "" : options.mask;
+  const std::optional<NamedMask> one = read_mask(file, options.input, {});
+  if (one) return check::GivenMask{one->name, in_blocks(one->mask, options.input)};
   const std::optional<BlockMap> map = read_map(options.input, std::nullopt, std::nullopt);
   if (!map) return std::nullopt;
   return check::GivenMask{"the block map", from_block_map(*map)};
@@ -125,36 +117,8 @@ std::string dropout_line(const CheckOptions& options) {
   return "\ndropout " + to_text(options.dropout.probability, options.dropout.state(options.seed)) + "\n";
 }
 
-/// The devices that a request is about.
-std::vector<Device> devices_of(const check::CheckRequest& request) {
-  if (request.device) return {*request.device};
-  std::vector<Device> devices = {Device{}};
-  if (!check::cuda_devices().empty()) devices.push_back({DeviceType::cuda, 0});
-  return devices;
-}
-
-/// Checks all that a report is about, writes it to its file, and prints the verdicts and how to send it.
-int write_report(const CheckOptions& options, Console& console) {
-  OutputFile file(options.report);
-  check::CheckRequest request = request_of(options);
-  request.quick = true;  // two minutes on two slow cores
-  Report report{verdicts_of(request, console), {}};
-  const std::vector<Device> devices = devices_of(request);
-  for (const Device device : devices) {
-    const std::vector<check::Promise> promises = check::check_promises(device);
-    report.promises.insert(report.promises.end(), promises.begin(), promises.end());
-  }
-  const auto held = std::ranges::count_if(report.promises, &check::Promise::holds);
-  console.out << text_of(report.kernels) << "\n"
-              << held << " of " << report.promises.size() << " promises to the bit hold\n";
-  file.commit(json_of(report, devices).dump(1) + "\n");
-  console.out << how_to_send(file.path());
-  return report.passes() ? 0 : 1;
-}
-
 int check(const CheckOptions& options, Console& console) {
   set_thread_count(options.threads);
-  if (!options.report.empty()) return write_report(options, console);
   const std::vector<check::KernelVerdict> verdicts = verdicts_of(request_of(options), console);
   console.out << (options.json ? json_of(options, verdicts).dump(2) + "\n" : text_of(verdicts) + dropout_line(options));
   return all_pass(verdicts) ? 0 : 1;
@@ -173,11 +137,9 @@ void add_check(CLI::App& command, Console& console, int& status) {
   sub.option("--seed", options->seed, "Seed of dropout [1]").group("Dropout");
   sub.flag("--reorder", options->request.reorder, "Reorder tokens where that saves tiles");
   sub.flag("--invariant", options->request.invariant, "Begin tiles where documents begin, too");
-  sub.flag("--quick", options->request.quick, "One size a mask instead of all");
+  sub.flag("--quick", options->request.quick, "One size per mask instead of all");
   sub.option("--threads", options->threads, "Threads [as many as the process may use]").range(1, 4096);
-  Option json = sub.flag("--json", options->json, "Print JSON");
-  sub.option("--report", options->report, "Check one size a mask, promises and speed, and write a JSON file to send")
-      .excludes(json);
+  sub.flag("--json", options->json, "Print JSON");
   sub.on_run([options, &console, &status] { status = check(*options, console); });
 }
 

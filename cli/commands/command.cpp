@@ -73,7 +73,6 @@ int run_subcommand(std::vector<std::string> arguments, Console& console) {
   add_attend(app, console, status);
   add_show(app, console, status);
   add_check(app, console, status);
-  add_bench(app, console, status);
   add_partition(app, console, status);
   add_info(app, console, status);
   app.footer(

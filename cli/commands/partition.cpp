@@ -52,18 +52,14 @@ std::vector<std::int32_t> sizes_of(const std::string& text) {
 }
 
 Mask load(const PartitionCommand& command) {
-  const std::vector<std::string> names = command.name.empty() ? std::vector<std::string>() : std::vector{command.name};
-  const auto build = [&](const std::string& name, std::optional<std::int64_t>) {
-    return build_mask(name, command.mask);
-  };
-  const std::vector<NamedMask> masks = read_masks(names, command.input, std::nullopt, build);
-  if (masks.size() != 1)
+  const std::optional<NamedMask> one =
+      read_mask(command.name, command.input, [&] { return build_mask(command.name, command.mask); });
+  if (!one)
     throw Error(Status::invalid_argument,
                 "partition: give one mask family, FILE.npy or --mask-png; see flashmask partition --help");
   if ((command.name.empty() || is_mask_file(command.name)) && !command.given.empty())
-    throw Error(Status::invalid_argument,
-                "partition: " + command.given.front() + " means nothing to " + masks.front().name);
-  return in_form(in_blocks(masks.front().mask, command.input), command.input);
+    throw Error(Status::invalid_argument, "partition: " + command.given.front() + " means nothing to " + one->name);
+  return in_form(in_blocks(one->mask, command.input), command.input);
 }
 
 /// The largest of one number per rank, compared with the mean.

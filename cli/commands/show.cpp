@@ -97,24 +97,20 @@ Mask map_alone(const ShowOptions& options) {
 
 /// The one mask that was named, or that is in a file.
 Mask load_one(const ShowOptions& options) {
-  const std::vector<std::string> names = options.name.empty() ? std::vector<std::string>() : std::vector{options.name};
-  const auto build = [&](const std::string&, std::optional<std::int64_t>) { return build_family(options); };
-  const std::vector<NamedMask> masks = read_masks(names, options.input, std::nullopt, build);
-  if (masks.empty() && options.input.block_map) return map_alone(options);
-  if (masks.size() != 1) {
+  const std::optional<NamedMask> one = read_mask(options.name, options.input, [&] { return build_family(options); });
+  if (!one && options.input.block_map) return map_alone(options);
+  if (!one) {
     throw Error(Status::invalid_argument,
-                masks.empty()
-                    ? "show: give a mask family, a FILE.npy, --mask-png or --block-map; see flashmask show --help"
-                    : "show: " + options.name + " and --mask-png; give one mask");
+                "show: give a mask family, a FILE.npy, --mask-png or --block-map; see flashmask show --help");
   }
   const bool family = !options.name.empty() && !is_mask_file(options.name);
   if (!family) {
     std::vector<std::string> allowed;
     if (options.input.block_map) allowed.emplace_back("--block");
     if (options.dropout.given()) allowed.emplace_back("--seed");
-    check_given(options, masks.front().name, allowed);
+    check_given(options, one->name, allowed);
   }
-  return in_blocks(masks.front().mask, options.input);
+  return in_blocks(one->mask, options.input);
 }
 
 Mask load(ShowOptions& options) {

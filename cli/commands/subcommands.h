@@ -11,7 +11,6 @@ namespace flashmask::cli {
 void add_info(CLI::App& command, Console& console, int& status);
 void add_show(CLI::App& command, Console& console, int& status);
 void add_check(CLI::App& command, Console& console, int& status);
-void add_bench(CLI::App& command, Console& console, int& status);
 void add_partition(CLI::App& command, Console& console, int& status);
 void add_attend(CLI::App& command, Console& console, int& status);
 

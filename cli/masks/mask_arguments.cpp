@@ -135,7 +135,7 @@ Mask build_random_eviction(const MaskArguments& given) {
 
 Mask build_tree(const MaskArguments& given) {
   if (given.parents.has_value() != given.lengths.has_value()) {
-    throw Error(Status::invalid_argument, "tree: --parents and --lengths go together, one number a node in each");
+    throw Error(Status::invalid_argument, "tree: --parents and --lengths go together, one number per node in each");
   }
   if (!given.parents) {
     const auto [parents, lengths] = default_tree(tokens_of(given));

@@ -12,8 +12,9 @@ namespace {
 
 [[noreturn]] void refuse(const std::string& message) { throw Error(Status::invalid_argument, message); }
 
-void check_companions(const std::vector<std::string>& names, const MaskInput& input) {
-  if (input.packed_columns && std::none_of(names.begin(), names.end(), is_mask_file)) {
+void check_companions(const std::string& name, const MaskInput& input) {
+  if (!name.empty() && input.png) refuse(name + " and --mask-png; give one mask");
+  if (input.packed_columns && (name.empty() || !is_mask_file(name))) {
     refuse("--packed-columns says how many columns a --mask FILE.npy of packed bits has; no such file was given");
   }
   if (input.block_map && !input.block) refuse("--block-map needs --block, the scores along a side of a block");
@@ -47,23 +48,12 @@ void add_form_option(Subcommand& sub, MaskInput& input) {
   sub.option("--form", input.form, "intervals or bits [intervals where they are exact]").one_of({"intervals", "bits"});
 }
 
-std::vector<NamedMask> read_masks(const std::vector<std::string>& names, const MaskInput& input,
-                                  std::optional<std::int64_t> rows, const BuildNamed& build) {
-  check_companions(names, input);
-  std::optional<NamedMask> png;
-  if (input.png) png = NamedMask{file_name(*input.png), read_mask_png(*input.png)};
-  std::vector<std::optional<Mask>> files;
-  for (const std::string& name : names) {
-    files.push_back(is_mask_file(name) ? std::optional(read_mask_npy(name, input.packed_columns)) : std::nullopt);
-    if (files.back() && !rows) rows = files.back()->shape().rows;
-  }
-  if (png && !rows) rows = png->mask.shape().rows;
-  std::vector<NamedMask> masks;
-  for (std::size_t i = 0; i < names.size(); ++i) {
-    masks.push_back(files[i] ? NamedMask{file_name(names[i]), *files[i]} : NamedMask{names[i], build(names[i], rows)});
-  }
-  if (png) masks.push_back(*std::move(png));
-  return masks;
+std::optional<NamedMask> read_mask(const std::string& name, const MaskInput& input, const BuildNamed& build) {
+  check_companions(name, input);
+  if (input.png) return NamedMask{file_name(*input.png), read_mask_png(*input.png)};
+  if (name.empty()) return std::nullopt;
+  if (is_mask_file(name)) return NamedMask{file_name(name), read_mask_npy(name, input.packed_columns)};
+  return NamedMask{name, build()};
 }
 
 std::optional<BlockMap> read_map(const MaskInput& input, std::optional<std::int64_t> rows,

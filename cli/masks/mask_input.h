@@ -5,7 +5,6 @@
 #include <functional>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "cli/base/subcommand.h"
 #include "flashmask/block_map.h"
@@ -19,7 +18,7 @@ struct MaskInput {
   std::optional<std::int64_t> block, packed_columns;
 };
 
-/// A mask and its name in a table.
+/// A mask and its name in messages.
 struct NamedMask {
   std::string name;
   Mask mask;
@@ -36,14 +35,13 @@ void add_form_option(Subcommand& sub, MaskInput& input);
 /// kind.
 bool is_mask_file(const std::string& name);
 
-/// Builds the mask of a name that is no file, with `rows` rows and columns if they are known.
-using BuildNamed = std::function<Mask(const std::string& name, std::optional<std::int64_t> rows)>;
+/// Builds the mask of a name that is no file.
+using BuildNamed = std::function<Mask()>;
 
-/// The masks that `names` stand for, in order, then that of --mask-png, without block map and form applied. Named masks
-/// have as many rows as the files unless `rows` is given. Throws Status::invalid_argument for options that apply to
-/// nothing that was given.
-std::vector<NamedMask> read_masks(const std::vector<std::string>& names, const MaskInput& input,
-                                  std::optional<std::int64_t> rows, const BuildNamed& build);
+/// The mask that `name` or --mask-png stands for, without block map and form applied; none where both are empty.
+/// `build` makes that of a name. Throws Status::invalid_argument for both, and for options that apply to nothing that
+/// was given.
+std::optional<NamedMask> read_mask(const std::string& name, const MaskInput& input, const BuildNamed& build);
 
 /// The block map of --block-map, if there is one, for this many rows and columns; without them, for whole blocks.
 std::optional<BlockMap> read_map(const MaskInput& input, std::optional<std::int64_t> rows,

@@ -72,8 +72,8 @@ MaskRaster raster_of(const Mask& mask, std::int32_t tile, std::int64_t most_cell
 
 PartitionPicture::PartitionPicture(const Mask& mask, const Partition& partition, std::int64_t most_cells)
     : title_(mask.description()),
-      told_(with_commas(partition.tokens()) + " tokens over " + with_commas(partition.ranks()) + " ranks in " +
-            with_commas(std::ssize(partition.runs())) + " runs"),
+      summary_(with_commas(partition.tokens()) + " tokens over " + with_commas(partition.ranks()) + " ranks in " +
+               with_commas(std::ssize(partition.runs())) + " runs"),
       why_(partition.why()),
       legend_(legend_of(partition.ranks())),
       raster_(raster_of(mask, partition.tile(), most_cells)),
@@ -109,7 +109,7 @@ void PartitionPicture::draw(Canvas& canvas) const {
   canvas.fill({0, 0, width(), height()}, kPaper);
   const std::int64_t room = width() - 2 * kMargin;
   canvas.write(kMargin, kMargin, fitted(title_, room), kInk);
-  canvas.write(kMargin, kMargin + kLine, fitted(told_, room), kFaintInk);
+  canvas.write(kMargin, kMargin + kLine, fitted(summary_, room), kFaintInk);
   canvas.write(kMargin, kMargin + 2 * kLine, fitted(why_, room), kFaintInk);
   canvas.write(kLeft, kTop - kHolders - kLine + 4, "key columns, and who holds them", kFaintInk);
   canvas.write(kMargin, kTop, fitted("query rows, and who holds them", side()), kFaintInk, TextDirection::down);

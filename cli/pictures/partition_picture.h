@@ -31,7 +31,7 @@ class PartitionPicture {
   std::int64_t width() const;
   std::int64_t height() const;
 
-  std::string title_, told_, why_;
+  std::string title_, summary_, why_;
   std::vector<LegendEntry> legend_;
   MaskRaster raster_;
   std::vector<std::int32_t> ranks_;  ///< [cell rows]: the rank that holds the middle of each

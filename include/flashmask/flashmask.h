@@ -3,7 +3,6 @@
 
 /// Everything: `#include <flashmask/flashmask.h>`.
 #include "flashmask/attention.h"
-#include "flashmask/binary_block_matrix.h"
 #include "flashmask/bit_mask.h"
 #include "flashmask/block_map.h"
 #include "flashmask/block_map_builders.h"

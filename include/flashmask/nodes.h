@@ -25,7 +25,7 @@ struct Nodes {
 };
 
 /// Finds the nodes of a mask. They exist where what a token sees is itself and all that its predecessor sees: causal
-/// masks, packed documents, shared prompts, trees. A token that nobody sees is padding; it may see what a token before
+/// masks, packed documents, shared prompts, trees. A token that no row sees is padding; it may see what a token before
 /// it sees.
 ///
 /// Throws Status::invalid_argument, naming the first column that does not fit, where a state would have to forget

@@ -48,10 +48,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m flashmask", description=__doc__)
     commands = parser.add_subparsers(required=True, metavar="command")
-    told = commands.add_parser("info", help="version, instruction sets and kernels")
-    told.add_argument("--all", action="store_true", help="print every kernel by name")
-    told.add_argument("--json", action="store_true", help="print JSON, with every kernel")
-    told.set_defaults(run=_info)
+    info_parser = commands.add_parser("info", help="version, instruction sets and kernels")
+    info_parser.add_argument("--all", action="store_true", help="print every kernel by name")
+    info_parser.add_argument("--json", action="store_true", help="print JSON, with every kernel")
+    info_parser.set_defaults(run=_info)
     show = commands.add_parser(
         "show",
         help="draw a mask and say what it costs",
@@ -82,12 +82,12 @@ def _info(options: argparse.Namespace) -> str:
 
 def _show(options: argparse.Namespace) -> str:
     mask = _build(options.family, options.values)
-    told = mask.explain(tuple(options.tile))
+    explained = mask.explain(tuple(options.tile))
     if options.plot:
         mask.plot(options.plot)
     if options.json:
-        return json.dumps({"shape": list(mask.shape), **asdict(told)}, indent=2)
-    return f"{mask.draw()}\n{told}"
+        return json.dumps({"shape": list(mask.shape), **asdict(explained)}, indent=2)
+    return f"{mask.draw()}\n{explained}"
 
 
 def _check(options: argparse.Namespace) -> int:

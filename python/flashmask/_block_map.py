@@ -82,8 +82,8 @@ class BlockMap:
     @breaks_graph
     def density(self) -> float:
         """Share of the blocks that are kept."""
-        told = self.to_mask().explain((self.block, self.block))
-        return told.active_tiles / told.tiles if told.tiles else 0.0
+        cost = self.to_mask().explain((self.block, self.block))
+        return cost.active_tiles / cost.tiles if cost.tiles else 0.0
 
     @breaks_graph
     def to_mask(self) -> Mask:
@@ -132,6 +132,6 @@ def of_blocks(name: str, values: object, shape: MaskShape, block: int, kinds: st
     expected_shape = (shape.batch, shape.heads, -(-shape.rows // block), -(-shape.columns // block))
     if given.ndim not in (2, 3, 4) or (1,) * (4 - given.ndim) + given.shape != expected_shape:
         raise ValueError(
-            f"{name} has shape {list(given.shape)}; expected one value a block of {block}, {list(expected_shape)}"
+            f"{name} has shape {list(given.shape)}; expected one value per block of {block}, {list(expected_shape)}"
         )
     return np.ascontiguousarray(given.reshape(expected_shape))

@@ -73,9 +73,9 @@ def _installed(name: str) -> str | None:
 def as_text(facts: dict[str, Any], every_kernel: bool = False) -> str:
     """Formats info(), with the library's own text about kernels: an overview, or every kernel by name."""
     lines = [f"{name.replace('_', ' '):<18}{_cell(value)}" for name, value in facts.items() if name != "kernels"]
-    told = ctypes.c_char_p()
-    call("describe_kernels", int(every_kernel), ctypes.byref(told))
-    lines += ["", (told.value or b"").decode().rstrip()]
+    described = ctypes.c_char_p()
+    call("describe_kernels", int(every_kernel), ctypes.byref(described))
+    lines += ["", (described.value or b"").decode().rstrip()]
     if not every_kernel:
         lines += ["", "every kernel by name: python -m flashmask info --all"]
     return "\n".join(lines)

@@ -41,6 +41,7 @@ class MaskShape(NamedTuple):
         return s.MaskShape(*self)
 
 
+_MOST_VECTORS = 4  # of row indices, per column
 _unpacking = threading.Lock()
 
 
@@ -95,11 +96,13 @@ class Mask:
         return self._tensor
 
     def _make_tensor(self) -> None:
+        from flashmask._torch.plans.by_tensor import remember
         from flashmask._torch.pytree import register
         from flashmask._torch.shared import to_keep
 
         register()
         self._tensor = to_keep(self._packed(Options()))
+        remember(self)
 
     def _packed(self, options: Options) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
         """Returns the header and the packed mask [HEADER_BYTES + n], as operators take them."""
@@ -167,18 +170,12 @@ class Mask:
         Raises NotImplementedError, naming the first column that does not fit, for a bit mask, and for a mask that a
         block map was ANDed onto.
         """
-        encoding = s.StartendRowIndices()
-        call("mask_to_startend_row_indices", self._handle, None, 0, ctypes.byref(encoding))
-        shape = self.shape
-        values = np.empty((shape.batch, shape.heads, shape.columns, encoding.vectors), np.int32)
-        call(
-            "mask_to_startend_row_indices",
-            self._handle,
-            pointer(values, ctypes.c_int32),
-            values.size,
-            ctypes.byref(encoding),
-        )
-        return values, bool(encoding.causal)
+        encoding, (batch, heads, _, columns) = s.StartendRowIndices(), self.shape
+        room = np.empty(batch * heads * columns * _MOST_VECTORS, np.int32)  # pages that nothing is written to stay free
+        given = pointer(room, ctypes.c_int32), room.size, ctypes.byref(encoding)
+        call("mask_to_startend_row_indices", self._handle, *given)
+        values = room[: batch * heads * columns * encoding.vectors]
+        return values.reshape(batch, heads, columns, encoding.vectors), bool(encoding.causal)
 
     @breaks_graph
     def to_row_ranges(self, most_ends: int = 63) -> np.ndarray[Any, np.dtype[np.int32]]:
@@ -246,11 +243,11 @@ class Mask:
     def __str__(self) -> str:
         """Returns a line or two on the mask and a drawing of its first batch entry and head, at most 64 wide."""
         shape = self.shape
-        told = self.explain()
+        cost = self.explain()
         head = " x ".join(map(str, shape))
         lines = [
-            f"Mask {head} (batch, heads, rows, columns), {told.form}, {percent(told.density)} visible, "
-            f"{told.active_tiles:,} of {told.tiles:,} tiles active at {told.tile_rows} x {told.tile_columns}"
+            f"Mask {head} (batch, heads, rows, columns), {cost.form}, {percent(cost.density)} visible, "
+            f"{cost.active_tiles:,} of {cost.tiles:,} tiles active at {cost.tile_rows} x {cost.tile_columns}"
         ]
         if 0 in shape:
             return lines[0]
@@ -325,7 +322,7 @@ class Mask:
         """Returns the mask of some of its rows and columns, such as those that one of several GPUs holds.
 
         `rows` and `columns` [count, 2] are half-open (begin, end): rows disjoint and ascending, columns disjoint in any
-        order. Batch and heads stay. Causality follows the tokens' places in the whole mask, not their new ones.
+        order. Batch and heads stay. Causality follows the tokens' positions in the whole mask, not their new ones.
         """
         given_rows, given_columns = pairs("rows", rows), pairs("columns", columns)
         return Mask(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CallOptions: what a call of any function is told beside its tensors and its mask, checked in one place."""
+"""CallOptions: the options of a call of any function, beside its tensors and its mask, checked in one place."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ _SAME = ({"dropout", "dropout_p"}, {"scale", "softmax_scale", "scaling"}, {"sink
 
 
 class CallOptions(NamedTuple):
-    """What a call is told, checked, whatever its arguments were called."""
+    """The options of a call, checked, whatever its arguments were called."""
 
     scale: float = 0.0
     """0: 1 / sqrt(head dim)."""

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The report of a machine that anybody can send: kernels against the formula, promises to the bit, speed. Needs torch.
 
-docs/machines.md describes the file; the command's `flashmask check --report` writes the same one without torch.
+docs/machines.md describes the file.
 """
 
 from __future__ import annotations

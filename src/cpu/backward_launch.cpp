@@ -101,8 +101,8 @@ class BackwardCall {
     return workspace<float>(layout_.sums) + head_index * layout_.sum_floats;
   }
 
-  void prepare(const HeadTile& place) const {
-    const auto [batch, head, row_tile] = place;
+  void prepare(const HeadTile& at) const {
+    const auto [batch, head, row_tile] = at;
     const std::int64_t head_index = batch * problem_.query_heads + head;
     new (added(head_index) + row_tile) std::atomic<std::int32_t>(0);
     const HeadMask mask(plan_, Direction::backward, batch, head);
@@ -113,8 +113,8 @@ class BackwardCall {
                    row_tile});
   }
 
-  void run_column_tile(const HeadTile& place, const HeadTile& next, int worker) const {
-    const auto [batch, kv_head, column_tile] = place;
+  void run_column_tile(const HeadTile& at, const HeadTile& next, int worker) const {
+    const auto [batch, kv_head, column_tile] = at;
     const std::int64_t first = static_cast<std::int64_t>(worker) * layout_.group;
     BackwardHead* heads = workspace<BackwardHead>(layout_.heads_of_workers) + first;
     GradQueryTurns* turns = workspace<GradQueryTurns>(layout_.turns) + first;
@@ -130,12 +130,12 @@ class BackwardCall {
       if (heads[g].grad_bias.data != nullptr)
         clear_unvisited(tensors_.grad_bias, {batch, head, column_tile}, heads[g].runs);
     }
-    code_.run(backward_task(place, next, heads, static_cast<int>(layout_.group), worker));
+    code_.run(backward_task(at, next, heads, static_cast<int>(layout_.group), worker));
   }
 
   /// What one query head brings to a column tile. Nothing is added to its gradient of q.
-  BackwardHead backward_head(const HeadTile& place, const HeadMask& mask) const {
-    const auto [batch, head, column_tile] = place;
+  BackwardHead backward_head(const HeadTile& at, const HeadMask& mask) const {
+    const auto [batch, head, column_tile] = at;
     return {head_rows<Rows>(tensors_.q, batch, head),
             head_rows<Rows>(tensors_.grad_o, batch, head),
             statistics(batch * problem_.query_heads + head),
@@ -149,10 +149,10 @@ class BackwardCall {
             {}};
   }
 
-  /// `place` and `next` are of key heads.
-  BackwardTask backward_task(const HeadTile& place, const HeadTile& next, const BackwardHead* heads, int head_count,
+  /// `at` and `next` are of key heads.
+  BackwardTask backward_task(const HeadTile& at, const HeadTile& next, const BackwardHead* heads, int head_count,
                              int worker) const {
-    const auto [batch, kv_head, column_tile] = place;
+    const auto [batch, kv_head, column_tile] = at;
     return {head_sizes(plan_, batch),
             head_rows<Rows>(tensors_.k, batch, kv_head),
             head_rows<Rows>(tensors_.v, batch, kv_head),

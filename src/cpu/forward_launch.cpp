@@ -28,7 +28,7 @@ class Forward final : public ForwardKernel {
     const std::size_t scratch = scratch_bytes(problem);
     const TaskOrder order(plan.schedule(Direction::forward), tensors.q, problem.query_heads, row_tiles);
     // The last row tiles of a causal mask are the heaviest: they go first, so that threads end together.
-    const auto place = [&](std::int64_t task) {
+    const auto tile_of = [&](std::int64_t task) {
       const HeadTile ascending = order[task];
       return HeadTile{ascending.batch, ascending.head, row_tiles - 1 - ascending.tile};
     };
@@ -37,8 +37,8 @@ class Forward final : public ForwardKernel {
     const std::int64_t most = order.tile_by_tile() ? 3 : 1;
     for_each_task(execution.executor, execution.workers, order.tasks(), [&](std::int64_t task, int worker) {
       const std::int64_t next = task + execution.workers;
-      run_row_tile(plan, tensors, place(task),
-                   next < order.tasks() ? first_read(plan, tensors, place(next), most) : FirstRead{}, execution,
+      run_row_tile(plan, tensors, tile_of(task),
+                   next < order.tasks() ? first_read(plan, tensors, tile_of(next), most) : FirstRead{}, execution,
                    execution.workspace + static_cast<std::size_t>(worker) * scratch);
     });
   }
@@ -49,22 +49,21 @@ class Forward final : public ForwardKernel {
                                              has_bias_tensor(problem)));
   }
 
-  static FirstRead first_read(const Plan& plan, const ForwardTensors& tensors, const HeadTile& place,
-                              std::int64_t most) {
-    const RunList runs = HeadMask(plan, Direction::forward, place.batch, place.head).row_runs(place.tile);
+  static FirstRead first_read(const Plan& plan, const ForwardTensors& tensors, const HeadTile& at, std::int64_t most) {
+    const RunList runs = HeadMask(plan, Direction::forward, at.batch, at.head).row_runs(at.tile);
     if (runs.count == 0) return {};
     const std::int64_t begin = runs.runs[0].begin, end = runs.runs[runs.count - 1].end;
-    const std::int64_t kv_head = place.head / (plan.problem().query_heads / plan.problem().kv_heads);
-    const HeadSizes sizes = head_sizes(plan, place.batch);
-    return {head_rows<Rows>(tensors.q, place.batch, place.head), head_rows<Rows>(tensors.k, place.batch, kv_head),
-            head_rows<Rows>(tensors.v, place.batch, kv_head), sizes.queries.at(place.tile * kForwardRows, kForwardRows),
+    const std::int64_t kv_head = at.head / (plan.problem().query_heads / plan.problem().kv_heads);
+    const HeadSizes sizes = head_sizes(plan, at.batch);
+    return {head_rows<Rows>(tensors.q, at.batch, at.head), head_rows<Rows>(tensors.k, at.batch, kv_head),
+            head_rows<Rows>(tensors.v, at.batch, kv_head), sizes.queries.at(at.tile * kForwardRows, kForwardRows),
             sizes.keys.at(begin * kForwardColumns, std::min(end - begin, most) * kForwardColumns)};
   }
 
-  void run_row_tile(const Plan& plan, const ForwardTensors& tensors, const HeadTile& place, const FirstRead& next,
+  void run_row_tile(const Plan& plan, const ForwardTensors& tensors, const HeadTile& at, const FirstRead& next,
                     const KernelExecution& execution, std::byte* scratch) const {
     const Problem& problem = plan.problem();
-    const auto [batch, head, row_tile] = place;
+    const auto [batch, head, row_tile] = at;
     const std::int64_t kv_head = head / (problem.query_heads / problem.kv_heads);
     const HeadMask mask(plan, Direction::forward, batch, head);
     const HeadSizes sizes = head_sizes(plan, batch);

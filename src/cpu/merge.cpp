@@ -19,36 +19,37 @@ using cpu::Scalar;
 
 constexpr std::int64_t kRowsPerTask = 64;
 
-struct Place {
+/// One row of one head.
+struct RowAt {
   std::int64_t batch, row, head;
 };
 
 template <class Element>
-Element* values_at(const TensorView& tensor, const Place& at) {
+Element* values_at(const TensorView& tensor, const RowAt& at) {
   return static_cast<Element*>(tensor.data) + at.batch * tensor.strides[0] + at.row * tensor.strides[1] +
          at.head * tensor.strides[2];
 }
 
-float& lse_at(const TensorView& tensor, const Place& at) {
+float& lse_at(const TensorView& tensor, const RowAt& at) {
   return *(static_cast<float*>(tensor.data) + at.batch * tensor.strides[0] + at.head * tensor.strides[1] +
            at.row * tensor.strides[2]);
 }
 
 /// The lse of a part, −inf where it saw nothing, for which FlashAttention writes +inf.
-float part_lse_at(const TensorView& tensor, const Place& at) {
+float part_lse_at(const TensorView& tensor, const RowAt& at) {
   const float lse = lse_at(tensor, at);
   return std::isinf(lse) ? -HUGE_VALF : lse;
 }
 
-/// Calls make_body()(place) for every row and head, shared out over the executor; each task makes one body.
+/// Calls make_body()(row) for every row and head, shared out over the executor; each task makes one body.
 template <class MakeBody>
-void for_each_place(const MergeExtent& extent, Executor& executor, const MakeBody& make_body) {
+void for_each_row(const MergeExtent& extent, Executor& executor, const MakeBody& make_body) {
   const std::int64_t blocks = (extent.rows + kRowsPerTask - 1) / kRowsPerTask;
   cpu::for_each_task(executor, worker_count(executor), extent.batch * blocks, [&](std::int64_t task, int) {
     const std::int64_t first = task % blocks * kRowsPerTask;
     auto body = make_body();
     for (std::int64_t row = first; row < std::min(first + kRowsPerTask, extent.rows); ++row)
-      for (std::int64_t head = 0; head < extent.heads; ++head) body(Place{task / blocks, row, head});
+      for (std::int64_t head = 0; head < extent.heads; ++head) body(RowAt{task / blocks, row, head});
   });
 }
 
@@ -90,7 +91,7 @@ class RowMerge {
  public:
   RowMerge(const MergeTensors& tensors, std::int64_t dim) : tensors_(tensors), dim_(dim) {}
 
-  void operator()(const Place& at) {
+  void operator()(const RowAt& at) {
     const Total total = total_of(at);
     counting_.clear();
     for (const MergePart& part : tensors_.parts)
@@ -119,7 +120,7 @@ class RowMerge {
     float weight(float part) const { return sum == 0 ? 0 : std::exp(part - shift) / sum; }
   };
 
-  Total total_of(const Place& at) const {
+  Total total_of(const RowAt& at) const {
     float largest = -HUGE_VALF;
     for (const MergePart& part : tensors_.parts) largest = std::max(largest, part_lse_at(part.lse, at));
     Total total{std::isinf(largest) ? 0 : largest, 0};
@@ -133,7 +134,7 @@ class RowMerge {
 };
 
 template <class Element>
-void differentiate_place(const MergeGradients& t, const Place& at, std::int64_t dim) {
+void differentiate_row(const MergeGradients& t, const RowAt& at, std::int64_t dim) {
   const auto* const grad_o = values_at<const Element>(t.grad_o, at);
   const float lse = lse_at(t.lse, at);
   const float grad_lse = t.grad_lse.present() ? lse_at(t.grad_lse, at) : 0;
@@ -162,14 +163,14 @@ void with_element_of(DType dtype, const Run& run) {
 
 void merge_on_cpu(const MergeTensors& tensors, const MergeExtent& extent, Executor& executor) {
   with_element_of(tensors.o.dtype, [&](auto element) {
-    for_each_place(extent, executor, [&] { return RowMerge<decltype(element)>(tensors, extent.dim); });
+    for_each_row(extent, executor, [&] { return RowMerge<decltype(element)>(tensors, extent.dim); });
   });
 }
 
 void merge_backward_on_cpu(const MergeGradients& tensors, const MergeExtent& extent, Executor& executor) {
   with_element_of(tensors.o.dtype, [&](auto element) {
-    for_each_place(extent, executor, [&] {
-      return [&](const Place& at) { differentiate_place<decltype(element)>(tensors, at, extent.dim); };
+    for_each_row(extent, executor, [&] {
+      return [&](const RowAt& at) { differentiate_row<decltype(element)>(tensors, at, extent.dim); };
     });
   });
 }

@@ -358,9 +358,8 @@ class WalkBackward {
     store_vector<Isa>(out, x, count);
   }
 
-  /// The gradient of log_forget of a token adds what each pair adds whose key is before the token and whose row is not:
-  /// pairs in the step, pairs whose key or row is outside, and pairs that both are. Nothing is subtracted, so that
-  /// small gradients keep their digits beside large terms (docs/linear.md).
+  /// The gradient of a token's log_forget: a sum over pairs with key < token ≤ row, whether both lie in the step, one
+  /// or none. Nothing is subtracted, so that small gradients keep their digits beside large terms (docs/linear.md).
   void write_grad_log_forget(const GateLine& to, std::int64_t token, int tokens, const State& from, const float* grad) {
     float sums[kStepTokens + Isa::lanes];
     float across = grad == nullptr || from.matrix == nullptr ? 0.0f : gates_.gain() * state_product(from.matrix, grad);

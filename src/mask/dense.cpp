@@ -177,7 +177,7 @@ void check_count(const std::string& function, const std::string& argument, std::
                  const std::string& extent, const std::string& unit) {
   if (given == expected) return;
   refuse(function + ": " + argument + " has " + counted(given, "value") + " but " + extent + " is " +
-         grouped(static_cast<std::int64_t>(expected)) + "; give one value a " + unit);
+         grouped(static_cast<std::int64_t>(expected)) + "; give one value per " + unit);
 }
 
 }  // namespace

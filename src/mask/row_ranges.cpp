@@ -23,11 +23,11 @@ using Borders = std::vector<std::int32_t>;
 
 /// Adds a border, or takes one out that is there.
 void flip(Borders& borders, std::int32_t at) {
-  const auto place = std::lower_bound(borders.begin(), borders.end(), at);
-  if (place != borders.end() && *place == at)
-    borders.erase(place);
+  const auto found = std::lower_bound(borders.begin(), borders.end(), at);
+  if (found != borders.end() && *found == at)
+    borders.erase(found);
   else
-    borders.insert(place, at);
+    borders.insert(found, at);
 }
 
 /// Returns how many ends express a row: the first one is that of a range from column 0, which may be empty.

@@ -28,21 +28,21 @@ std::vector<Layer> layers_of(std::span<const Mask> masks, std::int64_t MaskShape
 }
 
 /// The layer that holds a batch entry and head of the stack, and their indices in the layer's own mask.
-struct Place {
+struct Held {
   const Layer& layer;
   std::int64_t batch, head;
 };
 
-Place place(const std::vector<Layer>& layers, Axis axis, std::int64_t batch, std::int64_t head) {
+Held held_by(const std::vector<Layer>& layers, Axis axis, std::int64_t batch, std::int64_t head) {
   const Layer& layer = layers[static_cast<std::size_t>(axis == Axis::batch ? batch : head)];
-  return axis == Axis::batch ? Place{layer, layer.index, head} : Place{layer, batch, layer.index};
+  return axis == Axis::batch ? Held{layer, layer.index, head} : Held{layer, batch, layer.index};
 }
 
 IntervalMask stack_intervals(const MaskShape& shape, const std::vector<Layer>& layers, Axis axis) {
   IntervalMask out(shape);
   for (std::int64_t batch = 0; batch < shape.batch; ++batch) {
     for (std::int64_t head = 0; head < shape.heads; ++head) {
-      const Place at = place(layers, axis, batch, head);
+      const Held at = held_by(layers, axis, batch, head);
       const IntervalMask& mask = at.layer.mask->lowered().intervals();
       for (std::int64_t column = 0; column < shape.columns; ++column) {
         const std::size_t i = mask.index(at.batch, at.head, column);
@@ -62,7 +62,7 @@ BitMask stack_bits(const MaskShape& shape, const std::vector<Layer>& layers, Axi
   }
   return build_bits(shape, executor, [&]() -> FillCells {
     return [&](std::int64_t batch, std::int64_t head, std::int64_t cell_row, CellRows& out) {
-      const Place at = place(layers, axis, batch, head);
+      const Held at = held_by(layers, axis, batch, head);
       const BitMask& mask = *bits[static_cast<std::size_t>(&at.layer - layers.data())];
       for_each_cell_run(mask, at.batch, at.head, cell_row,
                         [&](const CellRun& run) { out.copy(run, run.begin, run.end); });

@@ -28,11 +28,11 @@ std::vector<Tiles> tiles_of(const TileOwners& owners, std::span<const std::int64
 
 /// Replaces tile `old` by `other` and keeps `tiles` in order.
 void exchange(Tiles& tiles, std::size_t old, std::size_t other, std::span<const std::int64_t> work) {
-  const auto place = [&](std::size_t tile) {
+  const auto position = [&](std::size_t tile) {
     return std::ranges::lower_bound(tiles, by_work(work)(tile), {}, by_work(work));
   };
-  tiles.erase(place(old));
-  tiles.insert(place(other), other);
+  tiles.erase(position(old));
+  tiles.insert(position(other), other);
 }
 
 /// Returns one tile of `dear` and one of `cheap`, both in ascending order of work, whose difference in work is nearest

@@ -108,13 +108,13 @@ std::vector<Need> needs(const Partition& partition, const Mask& mask, Executor& 
   const RankSets holders(partition, grain);
   NeedLists lists(partition.ranks());
   RankSet viewers = holders.none();
-  std::int64_t place = 0;  // where this part begins among all parts
+  std::int64_t begin = 0;  // where this part begins among all parts
   for_each_piece(partition, [&](std::int32_t owner, const Span& piece) {
     std::ranges::fill(viewers, 0);
     if (parts && is_part(partition, piece)) {
       const std::int64_t length = piece.end - piece.begin;
-      parts->add({place, place + length}, holders, viewers);
-      place += length;
+      parts->add({begin, begin + length}, holders, viewers);
+      begin += length;
     } else {
       whole.add(piece, holders, viewers);
     }

@@ -3,13 +3,13 @@
 
 namespace flashmask {
 
-RankSets::RankSets(const Partition& partition, std::int64_t unit)
+RankSets::RankSets(const Partition& partition, std::int64_t grain)
     : words_(static_cast<std::size_t>(partition.ranks() + 63) / 64), runs_(partition.runs().size()) {
   const int levels = std::bit_width(runs_);
   sets_.resize(static_cast<std::size_t>(levels) * runs_ * words_);
   for (std::size_t i = 0; i < runs_; ++i) {
     const RankRun& run = partition.runs()[i];
-    run_of_.resize(static_cast<std::size_t>((run.tokens.end + unit - 1) / unit), static_cast<std::int32_t>(i));
+    run_of_.resize(static_cast<std::size_t>((run.tokens.end + grain - 1) / grain), static_cast<std::int32_t>(i));
     const auto rank = static_cast<std::size_t>(run.rank);
     sets_[i * words_ + rank / 64] = std::uint64_t{1} << rank % 64;
   }

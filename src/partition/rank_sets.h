@@ -18,8 +18,8 @@ using RankSet = std::vector<std::uint64_t>;
 /// of a partition, and two of them cover any stretch.
 class RankSets {
  public:
-  /// Rows are counted in units of `unit` tokens; every run begins at a multiple of it.
-  RankSets(const Partition& partition, std::int64_t unit);
+  /// Rows are counted in grains of `grain` tokens; every run begins at a multiple of it.
+  RankSets(const Partition& partition, std::int64_t grain);
 
   RankSet none() const { return RankSet(words_); }
 
@@ -34,7 +34,7 @@ class RankSets {
   }
 
   /// Adds the ranks that see any column of a tile, in any batch entry or head. `columns` lists the row tiles, of one
-  /// unit each, that see each of `tiles` column tiles, in (batch, head, tile) order.
+  /// grain each, that see each of `tiles` column tiles, in (batch, head, tile) order.
   void add_viewers(const RunLists& columns, std::int64_t tile, std::int64_t tiles, RankSet& ranks) const;
 
  private:
@@ -44,7 +44,7 @@ class RankSets {
 
   std::size_t words_;
   std::size_t runs_;
-  std::vector<std::int32_t> run_of_;  ///< [units]
+  std::vector<std::int32_t> run_of_;  ///< [grains]
   std::vector<std::uint64_t> sets_;   ///< [levels, runs, words]: ranks of runs i … i + 2^level − 1
 };
 

@@ -210,7 +210,7 @@ std::pair<Tiles, Tiles> separated(const Ring& ring, const Windows& windows) {
   return parts;
 }
 
-/// Deals a sequence out to ranks by repeated bisection; the units of a level are separated before the ranks in them.
+/// Deals a sequence out to ranks by repeated bisection; the groups of a level are separated before the ranks in them.
 class Splitter {
  public:
   Splitter(const TileMeasures& measures, std::span<const std::int32_t> sizes, const SplitAim& aim)
@@ -226,18 +226,18 @@ class Splitter {
   }
 
  private:
-  /// Deals `tiles` to `units` units of `size` ranks each, from rank `first` on; `level` is an index into the sizes.
-  void deal(const Tiles& tiles, std::int64_t first, std::int64_t units, std::int64_t size, std::size_t level) {
+  /// Deals `tiles` to `groups` groups of `size` ranks each, from rank `first` on; `level` is an index into the sizes.
+  void deal(const Tiles& tiles, std::int64_t first, std::int64_t groups, std::int64_t size, std::size_t level) {
     if (tiles.empty()) return;
-    if (units == 1 && size == 1) {
+    if (groups == 1 && size == 1) {
       for (const std::int32_t tile : tiles) owners_[static_cast<std::size_t>(tile)] = static_cast<std::int32_t>(first);
       return;
     }
-    if (units == 1) return deal(tiles, first, sizes_[level + 1], size / sizes_[level + 1], level + 1);
-    const std::int64_t half = units / 2;
-    const auto [left, right] = halves(tiles, first, first + half * size, first + units * size);
+    if (groups == 1) return deal(tiles, first, sizes_[level + 1], size / sizes_[level + 1], level + 1);
+    const std::int64_t half = groups / 2;
+    const auto [left, right] = halves(tiles, first, first + half * size, first + groups * size);
     deal(left, first, half, size, level);
-    deal(right, first + half * size, units - half, size, level);
+    deal(right, first + half * size, groups - half, size, level);
   }
 
   /// Returns the tiles of ranks [begin, middle) and those of [middle, end).

@@ -20,7 +20,7 @@ struct SplitAim {
 /// Shares tiles out by repeated bisection: each half of the ranks gets its share of the tiles, of row work and of
 /// column work. By the necklace theorem two windows of the sequence suffice for that; one is used where it is within
 /// the tolerance. Column work matters because the first columns of a long document belong to cheap rows, yet every rank
-/// needs them. The units of the first of `sizes` are separated first.
+/// needs them. The groups of the first of `sizes` are separated first.
 TileOwners split_owners(const TileMeasures& measures, std::span<const std::int32_t> sizes, const SplitAim& aim);
 
 }  // namespace flashmask

@@ -87,22 +87,22 @@ std::size_t gathered_bytes(const Problem& p, Direction direction) {
   return direction == Direction::forward ? once : 2 * once;
 }
 
-TensorView TokenGatherer::place(const TensorView& tensor, TokenSide side) {
-  TensorView placed = tensor;
-  placed.shape[tensor.rank == 3 ? 2 : 1] = side == TokenSide::rows ? rows_ : columns_;
-  placed.data = memory_;
-  memory_ += bytes_of(placed);
+TensorView TokenGatherer::allocate(const TensorView& tensor, TokenSide side) {
+  TensorView gathered = tensor;
+  gathered.shape[tensor.rank == 3 ? 2 : 1] = side == TokenSide::rows ? rows_ : columns_;
+  gathered.data = memory_;
+  memory_ += bytes_of(gathered);
   // Head after head, whatever the caller's layout, so that a tile's rows lie together.
-  const auto& shape = placed.shape;
-  placed.strides = tensor.rank == 3
-                       ? std::array<std::int64_t, 4>{shape[1] * shape[2], shape[2], 1, 0}
+  const auto& shape = gathered.shape;
+  gathered.strides =
+      tensor.rank == 3 ? std::array<std::int64_t, 4>{shape[1] * shape[2], shape[2], 1, 0}
                        : std::array<std::int64_t, 4>{shape[1] * shape[2] * shape[3], shape[3], shape[1] * shape[3], 1};
-  return placed;
+  return gathered;
 }
 
 TensorView TokenGatherer::gather(const TensorView& tensor, TokenSide side) {
   if (!tensor.present()) return {};
-  const TensorView gathered = place(tensor, side);
+  const TensorView gathered = allocate(tensor, side);
   mover_.gather(tensor, gathered, side);
   return gathered;
 }
@@ -111,8 +111,8 @@ ForwardTensors TokenGatherer::gather(const ForwardTensors& t) {
   return {gather(t.q, TokenSide::rows),
           gather(t.k, TokenSide::columns),
           gather(t.v, TokenSide::columns),
-          place(t.o, TokenSide::rows),
-          place(t.lse, TokenSide::rows),
+          allocate(t.o, TokenSide::rows),
+          allocate(t.lse, TokenSide::rows),
           t.sinks,
           {}};
 }
@@ -125,9 +125,9 @@ BackwardTensors TokenGatherer::gather(const BackwardTensors& t) {
           .lse = gather(t.lse, TokenSide::rows),
           .grad_o = gather(t.grad_o, TokenSide::rows),
           .grad_lse = gather(t.grad_lse, TokenSide::rows),
-          .grad_q = place(t.grad_q, TokenSide::rows),
-          .grad_k = place(t.grad_k, TokenSide::columns),
-          .grad_v = place(t.grad_v, TokenSide::columns),
+          .grad_q = allocate(t.grad_q, TokenSide::rows),
+          .grad_k = allocate(t.grad_k, TokenSide::columns),
+          .grad_v = allocate(t.grad_v, TokenSide::columns),
           .sinks = t.sinks,
           .grad_sinks = t.grad_sinks};
 }

@@ -53,7 +53,7 @@ class TokenGatherer {
 
  private:
   /// Returns an uninitialised tensor in the memory, of the same shape but for its tokens.
-  TensorView place(const TensorView& tensor, TokenSide side);
+  TensorView allocate(const TensorView& tensor, TokenSide side);
   /// Returns a gathered copy; absent if the tensor is absent.
   TensorView gather(const TensorView& tensor, TokenSide side);
 

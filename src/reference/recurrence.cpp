@@ -21,7 +21,7 @@ void add_scaled(double* sum, double factor, const double* x, std::int64_t n) {
   for (std::int64_t c = 0; c < n; ++c) sum[c] += factor * x[c];
 }
 
-/// A state behind a token, or the gradient of one: e^scale (C, n) is what it stands for.
+/// The state behind a token, or its gradient: e^scale · (C, n).
 struct State {
   Vector c, n;  ///< [key_dim × value_dim], [key_dim]
   double scale = 0;

@@ -19,12 +19,12 @@ namespace {
 /// Cuts the tokens of one axis and one batch entry into units, from left to right.
 class UnitCutter {
  public:
-  UnitCutter(std::int64_t size, std::int64_t step) : size_(size), step_(step) {}
+  UnitCutter(std::int64_t size, std::int64_t multiple) : size_(size), multiple_(multiple) {}
 
-  /// Adds an island's tokens. Its first unit begins at the first of them that is a multiple of `step`; those before it
-  /// stay in the open unit.
+  /// Adds an island's tokens. Its first unit begins at the first of them that is a multiple of `multiple`; those before
+  /// it stay in the open unit.
   void add(Span tokens) {
-    const std::int64_t first = std::min((tokens.begin + step_ - 1) / step_ * step_, tokens.end);
+    const std::int64_t first = std::min((tokens.begin + multiple_ - 1) / multiple_ * multiple_, tokens.end);
     fill({tokens.begin, first});
     if (first < tokens.end) open_ = 0;
     fill({first, tokens.end});
@@ -43,18 +43,18 @@ class UnitCutter {
     }
   }
 
-  std::int64_t size_, step_;
+  std::int64_t size_, multiple_;
   std::int64_t open_ = 0;  ///< tokens of the open unit; 0: none is open
   std::vector<Unit> units_;
 };
 
-void check_step(const Island& island, std::int64_t step) {
+void check_multiple(const Island& island, std::int64_t multiple) {
   const auto check = [&](const char* axis, const Span& tokens) {
-    if (tokens.begin % step == 0) return;
-    throw Error(Status::unsupported, "plan: invariant was asked for with dropout, which takes tokens " + grouped(step) +
-                                         " at a time, and a document begins at " + axis + " " + grouped(tokens.begin) +
-                                         "; let all begin at multiples of " + grouped(step) +
-                                         ", with padding between them that sees nothing or itself");
+    if (tokens.begin % multiple == 0) return;
+    throw Error(Status::unsupported, "plan: invariant was asked for with dropout, which takes tokens " +
+                                         grouped(multiple) + " at a time, and a document begins at " + axis + " " +
+                                         grouped(tokens.begin) + "; let all begin at multiples of " +
+                                         grouped(multiple) + ", with padding between them that sees nothing or itself");
   };
   check("row", island.rows);
   check("column", island.columns);
@@ -137,12 +137,12 @@ TileShape unit_of(TileShape tile) {
          "; where tiles begin at cuts, give sides that divide 128, or 192");
 }
 
-Places places(const LoweredMask& mask, TileShape unit, std::int64_t step, Executor& executor) {
+Places places(const LoweredMask& mask, TileShape unit, std::int64_t multiple, Executor& executor) {
   UnitLists rows{{0}, {}, unit.rows, mask.shape().rows}, columns{{0}, {}, unit.columns, mask.shape().columns};
   for (std::int64_t batch = 0; batch < mask.shape().batch; ++batch) {
-    UnitCutter row_units(unit.rows, step), column_units(unit.columns, step);
+    UnitCutter row_units(unit.rows, multiple), column_units(unit.columns, multiple);
     for (const Island& island : islands(mask, batch, executor)) {
-      if (!island.single) check_step(island, step);
+      if (!island.single) check_multiple(island, multiple);
       row_units.add(island.rows);
       column_units.add(island.columns);
     }

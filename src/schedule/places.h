@@ -40,8 +40,8 @@ struct Places {
 TileShape unit_of(TileShape tile);
 
 /// Cuts rows and columns into units of at most `unit.rows` and `unit.columns` tokens, anew at every island, and moves
-/// the mask to their places. Units begin at multiples of `step` tokens only: throws Status::unsupported at the first
-/// island with sums that does not.
-Places places(const LoweredMask& mask, TileShape unit, std::int64_t step, Executor& executor);
+/// the mask to their places. Units begin at multiples of `multiple` tokens only: throws Status::unsupported at the
+/// first island with sums that does not.
+Places places(const LoweredMask& mask, TileShape unit, std::int64_t multiple, Executor& executor);
 
 }  // namespace flashmask

@@ -16,17 +16,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// A file of the running test: tests may run side by side.
-std::string csv(const std::string& text) {
-  std::string path = testing::TempDir() + testing::UnitTest::GetInstance()->current_test_info()->name() + ".csv";
-  std::ofstream(path) << text;
-  return path;
-}
-
 TEST(Command, HelpAndVersionAreNoErrors) {
   const Outcome help = command({"--help"});
   EXPECT_EQ(help.status, 0);
-  for (const char* name : {"attend", "show", "check", "bench", "partition", "info"}) {
+  for (const char* name : {"attend", "show", "check", "partition", "info"}) {
     EXPECT_NE(help.out.find(name), std::string::npos);
     EXPECT_EQ(command({name, "--help"}).status, 0);
   }
@@ -34,7 +27,7 @@ TEST(Command, HelpAndVersionAreNoErrors) {
 }
 
 TEST(Command, RefusesWhatItDoesNotKnow) {
-  expect_refused({}, "give one of attend, show, check, bench, partition, info");
+  expect_refused({}, "give one of attend, show, check, partition, info");
   expect_refused({"shwo"}, "did you mean show?");
   expect_refused({"show"}, "give a mask family");
   expect_refused({"show", "casual"}, "did you mean causal?");
@@ -45,15 +38,14 @@ TEST(Command, RefusesWhatItDoesNotKnow) {
   expect_refused({"show", "big_bird", "--seed", "-1"}, "--seed: -1 is negative");
   expect_refused({"attend", "--seed", "-1"}, "--seed: -1 is negative");
   expect_refused({"attend", "--seed", "99999999999999999999"}, "does not fit 64 bits");
-  expect_refused({"bench", "--dropout", "0.1", "--dropout-offset", "-1"}, "--dropout-offset: -1 is negative");
+  expect_refused({"attend", "--dropout", "0.1", "--dropout-offset", "-1"}, "--dropout-offset: -1 is negative");
   expect_refused({"check", "--mask", "nonsense"}, "no mask \"nonsense\"");
   expect_refused({"check", "--kernel", "nonsense"}, "\"nonsense\"");
-  expect_refused({"bench", "--mask", "nonsense"}, "no mask family");
-  expect_refused({"bench", "--device", "tpu"}, "expected cpu, cuda or cuda:N");
+  expect_refused({"attend", "--mask", "nonsense"}, "no mask family");
+  expect_refused({"attend", "--device", "tpu"}, "expected cpu, cuda or cuda:N");
   expect_refused({"attend", "--device", "cuda:1x"}, "expected cpu, cuda or cuda:N");
   expect_refused({"attend", "--device", "cuda:99999999999"}, "expected cpu, cuda or cuda:N");
   expect_refused({"check", "--device", "cuda:99"}, "CUDA");
-  expect_refused({"attend", "--task", "nonsense"}, "sft");
   expect_refused({"attend", "--dtype", "f64"}, "f32,bf16,f16");
   expect_refused({"attend", "--seqlen", "0"}, "--seqlen");
   expect_refused({"attend", "--heads", "3", "--kv-heads", "2"}, "kv_heads");
@@ -71,7 +63,6 @@ TEST(Command, OutputThatCannotBeWrittenIsAnError) {
       {"show", "causal", "--json"},
       {"partition", "causal", "--tokens", "256", "--ranks", "2"},
       {"check", "--quick", "--kernel", "scalar.forward.f32", "--mask", "full"},
-      {"bench", "--seqlen", "64", "--heads", "1", "--mask", "causal", "--kernel", "scalar.forward"},
       {"attend", "--seqlen", "256", "--heads", "1", "--no-dense"}};
   for (const std::vector<std::string>& arguments : commands) {
     std::ofstream full("/dev/full");  // takes no byte: "No space left on device"
@@ -83,24 +74,7 @@ TEST(Command, OutputThatCannotBeWrittenIsAnError) {
 }
 
 TEST(Command, NamesTheOptionThatItDoesNotHave) {
-  for (const char* csv : {"256", "lengths.csv"}) {
-    expect_refused({"attend", "--mask", "causal", "--tokens", csv}, "not expected: --tokens");
-  }
-  expect_refused({"attend", "lengths.csv", "--mask", "causal"}, "lengths.csv, and a mask; give one of them");
-}
-
-TEST(Command, RefusesEmptyNamesInLists) {
-  for (const char* masks : {"causal,,full", ",causal", "causal,"}) {
-    expect_refused({"bench", "--mask", masks}, std::string("--mask is \"") + masks + "\"; expected names");
-  }
-  expect_refused({"attend", "--outputs", "a,,b"}, "--outputs is \"a,,b\"");
-}
-
-TEST(Command, TakesListsInPieces) {
-  const auto json = command({"bench", "--seqlen", "64", "--heads", "1", "--mask", "causal", "--mask", "full,document",
-                             "--direction", "forward", "--kernel", "scalar.", "--json"})
-                        .json();
-  EXPECT_EQ(json["results"].size(), 3U);
+  expect_refused({"attend", "--mask", "causal", "--tokens", "256"}, "not expected: 256 --tokens");
 }
 
 TEST(Command, RefusesPicturesOfAnotherKind) {
@@ -179,46 +153,16 @@ TEST(Check, HoldsKernelsAgainstTheReference) {
   }
 }
 
-TEST(Bench, TimesKernelsOnMasks) {
-  const auto json = command({"bench", "--seqlen", "128", "--heads", "1", "--mask", "causal,document", "--kernel",
-                             "scalar.", "--json"})
-                        .json();
-  ASSERT_EQ(json["results"].size(), 4U);  // two masks, two directions
-  for (const auto& result : json["results"]) {
-    EXPECT_GT(result["seconds"], 0);
-    EXPECT_GT(result["gflops"], 0);
-  }
-}
-
-TEST(Bench, TimesLinearAttentionOnTrees) {
-  const auto json = command({"bench", "--linear", "--seqlen", "128", "--heads", "1", "--mask", "causal", "--kernel",
-                             "scalar.", "--json"})
-                        .json();
-  ASSERT_EQ(json["results"].size(), 2U);  // two directions
-  for (const auto& result : json["results"]) {
-    EXPECT_GT(result["seconds"], 0);
-    EXPECT_GT(result["gflops"], 0);
-  }
-  EXPECT_EQ(command({"bench", "--linear", "--seqlen", "32", "--heads", "1", "--kernel", "scalar.", "--json"})
-                .json()["results"]
-                .size(),
-            6U)
-      << "the usual masks that are trees";
-  expect_refused({"bench", "--linear", "--mask", "causal,sliding_window", "--seqlen", "128"},
-                 "bench: --linear and sliding_window: nodes: batch entry 0: column ");
-  expect_refused({"bench", "--linear", "--reorder", "--mask", "causal", "--seqlen", "128"}, "--linear and --reorder");
-}
-
-TEST(Attend, RunsEndToEndOnTheShippedLengths) {
-  const Outcome outcome = command({"attend", "--seqlen", "512", "--heads", "2", "--json"});
+TEST(Attend, TakesDocuments) {
+  const Outcome outcome = command(
+      {"attend", "causal_document", "--documents", "82,49,107,115", "--seqlen", "512", "--heads", "2", "--json"});
   EXPECT_EQ(outcome.status, 0) << outcome.err;
   const auto json = outcome.json();
-  // The file begins 36 + 46, 36 + 13, 37 + 70, 36 + 79, 42 + 155: the fifth finds no room.
-  EXPECT_EQ(json["workload"]["documents"], 4);
-  EXPECT_EQ(json["workload"]["tokens"], 82 + 49 + 107 + 115);
-  EXPECT_EQ(json["workload"]["padding"], 512 - (82 + 49 + 107 + 115));
   EXPECT_EQ(json["mask"]["visible_pairs"], (82 * 83 + 49 * 50 + 107 * 108 + 115 * 116) / 2);
   EXPECT_EQ(json["mask"]["dense_bytes"], 512 * 512);
+  const auto without_padding = command({"attend", "document", "--documents", "30,40", "--no-dense", "--json"}).json();
+  EXPECT_EQ(without_padding["problem"]["query_length"], 70);
+  EXPECT_EQ(without_padding["mask"]["visible_pairs"], 30 * 30 + 40 * 40);
 }
 
 TEST(Attend, ChecksRowsAndColumnsAndTimesTheDenseMask) {
@@ -229,39 +173,18 @@ TEST(Attend, ChecksRowsAndColumnsAndTimesTheDenseMask) {
   EXPECT_GT(json["speed_up"], 0);
 }
 
-/// A grouped, batched, oddly sized problem passes its check.
-void expect_attends(const std::string& task, const std::string& dtype) {
-  const Outcome outcome =
-      command({"attend", "--seqlen", "1000", "--heads", "2", "--kv-heads", "1", "--batch", "2", "--head-dim", "24",
-               "--task", task, "--dtype", dtype, "--packing", "best-fit", "--no-dense"});
-  EXPECT_EQ(outcome.status, 0) << task << " " << dtype << ": " << outcome.out << outcome.err;
-  EXPECT_NE(outcome.out.find("passes"), std::string::npos);
-}
-
-TEST(Attend, ServesEveryTask) {
-  for (const char* task : {"sft", "dpo", "rm", "document", "prefix"}) expect_attends(task, "f32");
-}
-
 TEST(Attend, ServesEveryDtype) {
-  for (const char* dtype : {"bf16", "f16"}) expect_attends("rm", dtype);
+  for (const char* dtype : {"f32", "bf16", "f16"}) {
+    const Outcome outcome = command({"attend", "--seqlen", "1000", "--heads", "2", "--kv-heads", "1", "--batch", "2",
+                                     "--head-dim", "24", "--dtype", dtype, "--no-dense"});
+    EXPECT_EQ(outcome.status, 0) << dtype << ": " << outcome.out << outcome.err;
+    EXPECT_NE(outcome.out.find("passes"), std::string::npos);
+  }
 }
 
-TEST(Attend, CountsWhatItLeavesOut) {
-  const std::string path = csv("p,o\n10,5\n500,500\n3,2\n");
-  const auto json =
-      command({"attend", path, "--prompt", "p", "--outputs", "o", "--seqlen", "64", "--no-dense", "--json"}).json();
-  EXPECT_EQ(json["workload"]["documents"], 2);
-  EXPECT_EQ(json["workload"]["documents_too_long"], 1);
-  EXPECT_EQ(json["workload"]["padding"], 64 - 20);
-}
-
-TEST(Attend, RefusesBadFiles) {
-  expect_refused({"attend", testing::TempDir() + "missing.csv"}, "cannot be read");
-  expect_refused({"attend", csv("p,o\n1,2\n3,x\n"), "--prompt", "p", "--outputs", "o"}, "line 3: o is \"x\"");
-  expect_refused({"attend", csv("p,o\n1,2\n"), "--prompt", "q"}, "no column \"q\"");
-  expect_refused({"attend", csv("p,o\n1,2\n")}, "the columns are \"p\", \"o\"; name yours with --prompt and --outputs");
-  expect_refused({"attend", csv("p,o\n"), "--prompt", "p", "--outputs", "o"}, "holds no document");
-  expect_refused({"attend", csv("p,o\n60,60\n"), "--prompt", "p", "--outputs", "o", "--seqlen", "64"}, "--seqlen");
+TEST(Attend, RefusesWhatItCannotRun) {
+  expect_refused({"attend", "causal", "--documents", "3,4"}, "--documents means nothing to it");
+  expect_refused({"attend", "causal_document", "--documents", "30,40", "--seqlen", "64"}, "64");
   expect_refused({"attend", "--seqlen", "512", "--png", testing::TempDir() + "missing/a.png"}, "cannot be written");
 }
 
@@ -272,10 +195,10 @@ TEST(Attend, DrawsItsMask) {
   fs::remove(png);
 }
 
-TEST(Command, SetsTheThreads) {
+TEST(Attend, SetsTheThreads) {
   const auto json =
-      command({"bench", "--seqlen", "64", "--heads", "1", "--mask", "causal", "--threads", "1", "--json"}).json();
-  EXPECT_EQ(json["threads"], 1);
+      command({"attend", "--seqlen", "64", "--heads", "1", "--no-dense", "--threads", "1", "--json"}).json();
+  EXPECT_NE(json["device"].get<std::string>().find("1 threads"), std::string::npos) << json["device"];
   set_thread_count(0);
 }
 

@@ -221,9 +221,9 @@ TEST(MaskArguments, RefuseMasksThatNoMemoryHolds) {
 }
 
 TEST(Names, NearestIsByEdits) {
-  const std::vector<std::string> names = {"show", "check", "bench"};
+  const std::vector<std::string> names = {"show", "check", "partition"};
   EXPECT_EQ(nearest_name("shwo", names), "show");
-  EXPECT_EQ(nearest_name("benchmark", names), "bench");
+  EXPECT_EQ(nearest_name("part", names), "partition");
   EXPECT_EQ(nearest_name("ch", names), "check");
   EXPECT_EQ(nearest_name("xyz", names), "");
   EXPECT_EQ(nearest_name("", names), "");

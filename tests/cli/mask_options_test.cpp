@@ -56,7 +56,6 @@ class MaskOptions : public testing::Test {
 
 using ShowOptions = MaskOptions;
 using CheckOptions = MaskOptions;
-using BenchOptions = MaskOptions;
 using AttendOptions = MaskOptions;
 
 const std::vector<std::int64_t> kDocuments = {20, 7, 30};
@@ -253,7 +252,7 @@ TEST_F(ShowOptions, RefusesMapsThatDoNotFit) {
   expect_refused({"show", "--block-map", map, "--block", "24"}, "multiple of 16");
   expect_refused({"show", "--block-map", write_map("two.npy", "(1, 1)", {2}), "--block", "16"}, "two.npy: ");
   expect_refused({"show", "causal", "--block", "16"}, "--block means nothing to it");
-  expect_refused({"bench", "--block", "16"}, "--block is the side of a block of --block-map, which was not given");
+  expect_refused({"attend", "--block", "16"}, "--block is the side of a block of --block-map, which was not given");
 }
 
 TEST_F(CheckOptions, RunsEveryKernelOnAFile) {
@@ -333,84 +332,11 @@ TEST_F(CheckOptions, RefusesMasksOfOneSizeForTheCorpus) {
                  "expected a probability from 0 to 0.99999");
 }
 
-TEST_F(BenchOptions, TimesFilesBesideFamilies) {
-  const std::string file = write("m.npy", scattered(96, 96));
-  const auto json =
-      command({"bench", "--mask", file + ",causal", "--heads", "1", "--kernel", "scalar.", "--json"}).json();
-  EXPECT_EQ(json["seqlen"], 96);
-  std::set<std::string> runs;
-  for (const auto& result : json["results"]) {
-    runs.insert(result["mask"].get<std::string>() + " " + result["kernel"].get<std::string>());
-    EXPECT_GT(result["seconds"], 0);
-  }
-  EXPECT_EQ(runs, (std::set<std::string>{"m.npy scalar.forward.f32.dany.m64n64.bits",
-                                         "m.npy scalar.backward.f32.dany.m128n128.bits",
-                                         "causal scalar.forward.f32.dany.m64n64.intervals",
-                                         "causal scalar.backward.f32.dany.m128n128.intervals"}));
-}
-
-TEST_F(BenchOptions, CountsVisiblePairsOfEveryHeadAndSequence) {
-  const auto timed_pairs = [](const nlohmann::json& json) {
-    return json["results"][0]["gflops"].get<double>() * json["results"][0]["seconds"].get<double>() * 1e9 / (4 * 64);
-  };
-  const std::string scores = dense_bytes(masks::causal(40, 40)) + dense_bytes(masks::full(40, 40));
-  const std::string heads = write("heads.npy", npy("|b1", "(2, 40, 40)", scores));
-  const std::string batch = write("batch.npy", npy("|b1", "(2, 1, 40, 40)", scores));
-  const auto run = [](const std::string& mask, const std::string& query_heads) {
-    return command({"bench", "--mask", mask, "--heads", query_heads, "--kernel", "scalar.", "--direction", "forward",
-                    "--json"})
-        .json();
-  };
-  EXPECT_NEAR(timed_pairs(run(heads, "2")), 820 + 1600, 0.01 * 2420);
-  EXPECT_NEAR(timed_pairs(run(batch, "3")), 3 * (820 + 1600), 0.01 * 7260);
-}
-
-TEST_F(BenchOptions, ForcesAFormAndReorders) {
-  const auto kernels_of = [](const nlohmann::json& json) {
-    std::string names;
-    for (const auto& result : json["results"]) names += result["kernel"].get<std::string>() + " ";
-    return names;
-  };
-  const auto bits = command({"bench", "--mask", "causal", "--seqlen", "64", "--heads", "1", "--kernel", "scalar.",
-                             "--form", "bits", "--direction", "forward", "--json"});
-  EXPECT_EQ(kernels_of(bits.json()), "scalar.forward.f32.dany.m64n64.bits ");
-  const std::string file = write("m.npy", scrambled_band(512));
-  const std::vector<std::string> reorder = {"bench", "--mask",   file,      "--heads",
-                                            "1",     "--kernel", "scalar.", "--reorder"};
-  EXPECT_NE(command(reorder).out.find(" → "), std::string::npos);
-  std::vector<std::string> as_json = reorder;
-  as_json.emplace_back("--json");
-  const auto json = command(as_json).json();
-  EXPECT_EQ(json["results"].size(), 2U);
-  for (const auto& result : json["results"]) {
-    EXPECT_EQ(result["reordering"]["taken"], true);
-    EXPECT_LT(result["reordering"]["tiles_after"], result["reordering"]["tiles_before"]);
-  }
-}
-
-TEST_F(BenchOptions, SaysTheDropoutThatItRan) {
-  const std::vector<std::string> asked = {"bench",    "--mask",  "causal",    "--seqlen", "64",     "--heads", "1",
-                                          "--kernel", "scalar.", "--dropout", "0.5",      "--seed", "7"};
-  EXPECT_NE(command(asked).out.find("dropout 0.5, seed 7, offset 0"), std::string::npos);
-  std::vector<std::string> as_json = asked;
-  as_json.emplace_back("--json");
-  const nlohmann::json expected = {{"probability", 0.5}, {"seed", 7}, {"offset", 0}};
-  EXPECT_EQ(command(as_json).json()["dropout"], expected);
-}
-
-TEST_F(BenchOptions, RefusesMasksThatDisagree) {
-  const std::string file = write("m.npy", scattered(96, 96)), other = write("o.npy", scattered(96, 90));
-  expect_refused({"bench", "--mask", file + "," + other}, "m.npy has 96 x 96 scores and o.npy 96 x 90");
-  expect_refused({"bench", "--mask", file, "--seqlen", "100"}, "--seqlen is 100, but m.npy has 96 rows");
-  expect_refused({"bench", "--mask", file, "--form", "intervals"}, "intervals were asked for");
-}
-
 TEST_F(AttendOptions, RunsOneSequenceWithAFile) {
   const std::string file = write("m.npy", scattered(300, 200));
   const Outcome outcome = command({"attend", "--mask", file, "--heads", "2", "--head-dim", "16", "--json"});
   EXPECT_EQ(outcome.status, 0) << outcome.err;
   const auto json = outcome.json();
-  EXPECT_FALSE(json.contains("workload"));
   EXPECT_EQ(json["problem"]["batch"], 1);
   EXPECT_EQ(json["problem"]["query_length"], 300);
   EXPECT_EQ(json["problem"]["key_length"], 200);
@@ -471,9 +397,11 @@ TEST_F(AttendOptions, RefusesWhatContradictsItself) {
   const std::string file = write("m.npy", documents());
   expect_refused({"attend", "--mask", file, "--seqlen", "100"},
                  "--seqlen is 100, but m.npy has 60 rows; leave --seqlen");
-  expect_refused({"attend", "lengths.csv", "--mask", file}, "a CSV, lengths.csv, and a mask; give one of them");
-  expect_refused({"attend", "--task", "dpo", "--mask", file}, "--mask");
-  expect_refused({"attend", "--mask", file, "--mask-png", file}, "m.npy: no PNG file");
+  expect_refused({"attend", file, "--documents", "30,30"}, "--documents means nothing to m.npy");
+  expect_refused({"attend", "--mask", file, "--mask-png", file}, "m.npy and --mask-png; give one mask");
+  expect_refused({"attend", "--mask-png", file}, "m.npy: no PNG file");
+  expect_refused({"attend", "--mask", write("s.npy", scattered(96, 96)), "--form", "intervals"},
+                 "intervals were asked for");
   expect_refused({"attend", "--mask", "casual"}, "did you mean causal?");
   expect_refused({"attend", "--mask", file, "--reorder", "--dropout", "0.1"}, "reorder and dropout");
   expect_refused({"attend", "--mask", write("heads.npy", npy("|b1", "(3, 1, 1)", "\1\1\1")), "--heads", "4"},

@@ -49,7 +49,6 @@ endif()
 
 if(COMMAND)
   expect_file("${command}" "^bin/flashmask$")
-  expect_file("${command}" "/alpaca_lengths\\.csv$")
   expect_file("${command}" "/man1/flashmask\\.1$")
   list(FILTER command INCLUDE REGEX "flashmask\\.1$")
   file(READ ${WORK}/command/${command} page)

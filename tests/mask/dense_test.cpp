@@ -68,7 +68,7 @@ TEST(FromDense, AcceptsNoScoresAtAll) {
 
 TEST(FromDense, RefusesAnotherNumberOfScores) {
   EXPECT_EQ(refusal([] { from_dense(shape, std::vector<std::uint8_t>(209)); }),
-            "from_dense: visible has 209 values but batch x heads x rows x columns is 210; give one value a score");
+            "from_dense: visible has 209 values but batch x heads x rows x columns is 210; give one value per score");
 }
 
 /// Element (batch, head, row, column) of an array that is laid out in any order, with gaps.
@@ -116,8 +116,9 @@ TEST(FromPacked, IgnoresBitsPastTheLastColumn) {
   const MaskShape small{.batch = 1, .heads = 1, .rows = 2, .columns = 3};
   EXPECT_EQ(expand(from_packed(small, std::vector<std::uint8_t>{0xfd, 0xfa})),
             (std::vector<std::uint8_t>{1, 0, 1, 0, 1, 0}));
-  EXPECT_EQ(refusal([&] { from_packed(small, std::vector<std::uint8_t>(3)); }),
-            "from_packed: bits has 3 values but batch x heads x rows x ceil(columns / 8) is 2; give one value a byte");
+  EXPECT_EQ(
+      refusal([&] { from_packed(small, std::vector<std::uint8_t>(3)); }),
+      "from_packed: bits has 3 values but batch x heads x rows x ceil(columns / 8) is 2; give one value per byte");
 }
 
 TEST(FromPairs, NamesTheFirstPairOutside) {

@@ -92,8 +92,6 @@ void expect_scheduled(const Mask& mask) {
     const TileSchedule tiles = schedule(mask.lowered(), {64, 64}, visit);
     EXPECT_EQ(tiles.counts(), TileCounts{});
     EXPECT_EQ(tiles.mask_shape(), mask.shape());
-    if (mask.shape().batch * mask.shape().heads == 0) continue;
-    EXPECT_EQ(binary_block_matrix(tiles).blocks, std::vector<std::uint8_t>());
   }
 }
 

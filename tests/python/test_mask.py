@@ -17,6 +17,7 @@ from visibility import check, grid
 
 import flashmask
 from flashmask import masks
+from flashmask._torch.plans.by_tensor import mask_of
 
 DILATED = masks.dilated_window(130, 130, 2, 1, 3)
 
@@ -280,6 +281,16 @@ def test_what_is_no_packed_mask_is_refused():
     for size in (128, len(packed) - 1):
         with pytest.raises(ValueError):
             flashmask.Mask._unpack(packed[:size])
+
+
+def test_a_mask_is_found_by_its_tensor_while_it_lives_and_unpacked_afterwards():
+    mask = masks.causal_document([3, 4])
+    tensor = mask.tensor
+    assert mask_of(tensor) is mask and mask_of(tensor.clone()) is not mask
+    dense = mask.to_dense()
+    del mask
+    unpacked = mask_of(tensor)
+    assert unpacked.tensor is tensor and np.array_equal(unpacked.to_dense(), dense)
 
 
 def test_the_tensor_is_the_mask():

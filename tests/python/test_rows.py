@@ -289,7 +289,7 @@ IDS = torch.tensor([0, 0, 1])
         (
             lambda: masks.from_cu_seqlens(IDS, 4, prefix=IDS),
             ValueError,
-            r"prefix has shape \[3\]; expected one value a",
+            r"prefix has shape \[3\]; expected one value per",
         ),
         (lambda: masks.from_document_ids(IDS, prefix=-1), ValueError, "prefix is -1; expected at least 0"),
         (lambda: masks.from_document_ids(IDS, prefix=IDS.bool()), TypeError, "prefix holds torch.bool"),

@@ -30,9 +30,9 @@ def layout(kind: type[ctypes.Structure]) -> str:
     return " ".join([str(ctypes.sizeof(kind)), *(f"{name}:{at.offset}:{at.size}" for name, at in described)])
 
 
-def check_layouts(told: str, path: str) -> None:
-    """Raises ImportError for the first struct that differs from `told`, the layouts of the library at `path`."""
-    found = dict(line.split(" ", 1) for line in told.splitlines())
+def check_layouts(layouts: str, path: str) -> None:
+    """Raises ImportError for the first struct that differs from `layouts`, the layouts of the library at `path`."""
+    found = dict(line.split(" ", 1) for line in layouts.splitlines())
     for name, kind in STRUCTS.items():
         expected = layout(kind)
         if found.get(name) != expected:

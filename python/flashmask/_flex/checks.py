@@ -11,7 +11,7 @@ from flashmask._arguments import check_dense, described, is_tensor
 if TYPE_CHECKING:
     from torch import Tensor
 
-# Fields of FlexKernelOptions in torch 2.6 to 2.15, and what its kernels are told besides.
+# Fields of FlexKernelOptions in torch 2.6 to 2.15, and the other options of its kernels.
 _KERNEL_OPTIONS = """
     num_warps num_stages BLOCK_M BLOCK_N BLOCK_M1 BLOCK_N1 BLOCK_M2 BLOCK_N2 PRESCALE_QK ROWS_GUARANTEED_SAFE
     BLOCKS_ARE_CONTIGUOUS WRITE_DQ FORCE_USE_FLEX_ATTENTION USE_TMA kpack matrix_instr_nonkdim waves_per_eu BACKEND

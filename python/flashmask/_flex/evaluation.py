@@ -112,8 +112,8 @@ def masked_ranges(evaluated: Evaluated, plane: tuple[int, int], space: Space) ->
     if found:
         pair = torch.cat(found)
         column, order = (pair % columns).sort(stable=True)
-        place = torch.arange(column.shape[0], device=device) - (counts.cumsum(0) - counts)[column]
-        out[column, place] = (pair[order] // columns).to(torch.int32)
+        nth = torch.arange(column.shape[0], device=device) - (counts.cumsum(0) - counts)[column]
+        out[column, nth] = (pair[order] // columns).to(torch.int32)
     return out
 
 

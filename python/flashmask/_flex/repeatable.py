@@ -46,16 +46,16 @@ class _Gather(torch.autograd.Function):
         if total.is_cuda:  # sorts first
             total.index_put_(indices, gradient, accumulate=True)
         else:
-            places = _places(indices, shape)
-            total.view(-1).index_add_(0, places, gradient.reshape(-1))  # of one dimension: by one thread
+            offsets = _offsets(indices, shape)
+            total.view(-1).index_add_(0, offsets, gradient.reshape(-1))  # of one dimension: by one thread
         return total.to(dtype), *(None for _ in indices)
 
 
-def _places(indices: tuple[Tensor, ...], shape: torch.Size) -> Tensor:
-    """The place in memory, int64 [elements], of each element of tensor[indices] in a contiguous tensor."""
-    place: Any = 0
+def _offsets(indices: tuple[Tensor, ...], shape: torch.Size) -> Tensor:
+    """The offset in memory, int64 [elements], of each element of tensor[indices] in a contiguous tensor."""
+    offset: Any = 0
     for index, size in zip(indices, shape, strict=False):
-        place = place * size + torch.where(index < 0, index + size, index)
+        offset = offset * size + torch.where(index < 0, index + size, index)
     inner = shape[len(indices) :].numel()
-    places: Tensor = place.reshape(-1, 1) * inner + torch.arange(inner)
-    return places.reshape(-1)
+    offsets: Tensor = offset.reshape(-1, 1) * inner + torch.arange(inner)
+    return offsets.reshape(-1)

@@ -29,5 +29,5 @@ def tile_sizes(mask: Mask, problem: Problem, options: Options) -> tuple[str, str
         *map(ctypes.byref, found),
     )
     asked = options.forward_tiles, options.backward_tiles
-    forward, backward = (TILES[own or told.value] for own, told in zip(asked, found, strict=True))
+    forward, backward = (TILES[own or chosen.value] for own, chosen in zip(asked, found, strict=True))
     return forward, backward

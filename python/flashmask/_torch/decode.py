@@ -98,12 +98,12 @@ def _alibi(slopes: Tensor, lengths: Tensor | None, tree: DraftTree | None, q: Te
     rows, keys = q.shape[1], k.shape[1]
     key, row = (torch.arange(count, device=q.device) for count in (keys, rows))
     before = keys - rows if lengths is None else lengths[:, None] - rows  # tokens of a request before the new ones
-    places = (key - before).reshape(-1, keys)  # of the keys, among the new tokens
+    positions = (key - before).reshape(-1, keys)  # of the keys, among the new tokens
     of_rows = row
     if tree is not None:
         of_rows = torch.tensor(tree.depth, device=q.device)
-        places = torch.where(places < 0, places, of_rows[places.clamp(0, rows - 1)])
-    distance = (of_rows[:, None] - places[:, None, :]).abs()
+        positions = torch.where(positions < 0, positions, of_rows[positions.clamp(0, rows - 1)])
+    distance = (of_rows[:, None] - positions[:, None, :]).abs()
     factors: Tensor = slopes.to(lse_dtype(q.dtype))
     return factors[..., None, None] * -distance[:, None]
 
@@ -356,9 +356,9 @@ class _Tree(NamedTuple):
     """A tree on a device."""
 
     order: Tensor
-    """The node at each place of the depth-first order, int64 [nodes]."""
+    """The node at each position of the depth-first order, int64 [nodes]."""
     position: Tensor
-    """The place of each node in that order, int64 [nodes]."""
+    """The position of each node in that order, int64 [nodes]."""
     visible: Tensor
     """int32 [nodes + 2, 2] for a token before the nodes, each node, and any column beyond: the row from which on it is
     masked, and the row before which it is masked."""

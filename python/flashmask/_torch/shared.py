@@ -72,7 +72,7 @@ def shared(make: Callable[..., Result], tensors: tuple[Tensor, ...], **numbers: 
 
 
 def _tells(tensor: Tensor) -> bool:
-    """Whether it can be told that a tensor was written to: inference tensors on a GPU count no versions."""
+    """Whether writes to a tensor can be noticed: inference tensors on a GPU count no versions."""
     return type(tensor) is Tensor and (tensor.is_cpu or not tensor.is_inference())
 
 

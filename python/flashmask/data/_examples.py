@@ -86,9 +86,15 @@ def _plain(tokens: Tokens, labels: Tokens) -> Document:
     """Makes one causal document. Nothing predicts its first token: the row before it belongs to another document."""
     labels = labels.copy()
     labels[0] = IGNORED
-    places = np.arange(tokens.size)
+    positions = np.arange(tokens.size)
     return Document(
-        tokens, labels, places, np.full_like(places, tokens.size), places - 1, np.full_like(places, -1), bounds=[]
+        tokens,
+        labels,
+        positions,
+        np.full_like(positions, tokens.size),
+        positions - 1,
+        np.full_like(positions, -1),
+        bounds=[],
     )
 
 

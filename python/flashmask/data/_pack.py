@@ -75,7 +75,7 @@ def pack(
         warn_where_nobody_reads_masks()
     packed = Packed(_tensors(documents_kept, sequences, length, pad_token_id))
     packed.dropped = len(documents) - len(kept)
-    packed.examples = [[kept[place] for place in sequence] for sequence in sequences]
+    packed.examples = [[kept[number] for number in sequence] for sequence in sequences]
     return packed
 
 

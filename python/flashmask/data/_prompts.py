@@ -36,13 +36,13 @@ def packed_prompts(
     multiple = integer("pad_to_multiple_of", pad_to_multiple_of, minimum=1)
     batch = pack_rollouts(rollouts, shared_until=limits, unit=unit, pad_to_multiple_of=multiple)
     rows = np.full(kept.shape, -1)
-    for row, places in zip(scored, batch["rows"].numpy(), strict=False):
-        rows[row, answered[row]] = places[prompts[row] - 1 :][: answered[row].sum()]
+    for row, positions in zip(scored, batch["rows"].numpy(), strict=False):
+        rows[row, answered[row]] = positions[prompts[row] - 1 :][: answered[row].sum()]
     named = {name: batch[name] for name in ("input_ids", "position_ids", "startend_row_indices")}
     packed = {**named, "shift_labels": batch["labels"]}
     return {name: each.to(device) for name, each in packed.items()}, torch.from_numpy(rows).to(device)
 
 
 def unpacked(each: Tensor, rows: Tensor) -> Tensor:
-    """Returns what was computed for each row of a packed sequence, [1, T], at the places of `rows`; 0 where -1."""
+    """Returns what was computed for each row of a packed sequence, [1, T], at the positions of `rows`; 0 where -1."""
     return each[0, rows.clamp(min=0)].masked_fill(rows < 0, 0)

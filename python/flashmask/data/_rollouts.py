@@ -141,8 +141,8 @@ def _rows(leaves: Sequence[Tokens], shared: Sequence[int], starts: Tokens) -> To
 def _labels(leaves: Sequence[Tokens], rows: Tokens, limits: Sequence[int], length: int) -> Tokens:
     """Returns the token that each row predicts, [1, length], where only one rollout holds both."""
     labels = np.full((1, length), IGNORED)
-    for tokens, places, limit in zip(leaves, rows, limits, strict=True):
-        labels[0, places[limit : tokens.size - 1]] = tokens[limit + 1 :]
+    for tokens, own, limit in zip(leaves, rows, limits, strict=True):
+        labels[0, own[limit : tokens.size - 1]] = tokens[limit + 1 :]
     return labels
 
 
@@ -174,7 +174,7 @@ def rollout_log_probs(logits: Tensor, packed: Mapping[str, Tensor]) -> Tensor:
     """Returns the log-probability of each rollout's tokens given those before them, float32 [R, L], 0 where none.
 
     `logits` [1, T, vocabulary] come from a model that was given `packed`, a batch of pack_rollouts(), on the same
-    device. The first token of a rollout has no log-probability, since nothing predicts it, nor have places past its
+    device. The first token of a rollout has no log-probability, since nothing predicts it, nor have positions past its
     end. Differentiable, and without a host synchronisation. On the CPU, raises ValueError if a token lies outside the
     vocabulary.
     """

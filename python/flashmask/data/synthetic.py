@@ -104,7 +104,7 @@ def samples(task: str, tokens: int, *, count: int = 240, seed: int = 0) -> list[
     """Draws `count` samples of `tokens` tokens each; the same arguments give the same samples.
 
     task "sft" and "lora": questions with one answer; "dpo": with two; "rm", reward models: with six.
-    A sequence is cut at up to ten random places (rm: three for up to 4,096 tokens, four for up to 8,192), with a
+    A sequence is cut at up to ten random tokens (rm: three for up to 4,096 tokens, four for up to 8,192), with a
     document before each cut and padding after the last. It is accepted if every document has at least 128 tokens (rm:
     512) and the padding at most as many. Each of k answers in a document of L tokens gets 0.1 L / (1 + 0.1 k) to
     0.2 L / (1 + 0.2 k) of them, and the question the rest.
@@ -155,8 +155,8 @@ def bins(drawn: Sequence[Sample], count: int = 10) -> list[list[Sample]]:
     least, largest = (in_order[0].sparsity, in_order[-1].sparsity) if in_order else (0.0, 0.0)
     found: list[list[Sample]] = [[] for _ in range(count)]
     for sample in in_order:
-        place = (sample.sparsity - least) / (largest - least) if largest > least else 0.0
-        found[min(int(count * place), count - 1)].append(sample)
+        share = (sample.sparsity - least) / (largest - least) if largest > least else 0.0
+        found[min(int(count * share), count - 1)].append(sample)
     return found
 
 

@@ -65,7 +65,7 @@ class SharedPromptActor(_Actor):  # type: ignore[misc]
     ) -> Any:
         """Returns log-probabilities of the answers in sequences [B, L], in the shape of action_mask; 0 elsewhere.
 
-        With return_output also what holds their entropies [B, L - 1], in which token t has place t - 1.
+        With return_output also what holds their entropies [B, L - 1], in which token t is at t - 1.
         """
         if action_mask is None:
             given = {"ring_attn_group": ring_attn_group, "return_entropy": return_entropy, **others}

@@ -186,9 +186,9 @@ def _sharding(mask: Mask, padded: list[int], group: Any, q: Tensor, k: Tensor) -
                 f"{2 * ranks}: pad it, and pass cu_seqlens_q_padded"
             )
         chunk = length // (2 * ranks)
-        for place in range(2 * ranks if chunk else 0):
-            owner = min(place, 2 * ranks - 1 - place)
-            runs.append((begin + place * chunk, begin + (place + 1) * chunk, owner))
+        for piece in range(2 * ranks if chunk else 0):
+            owner = min(piece, 2 * ranks - 1 - piece)
+            runs.append((begin + piece * chunk, begin + (piece + 1) * chunk, owner))
         begin += length
     return fmd.shard(
         mask,

@@ -123,10 +123,10 @@ class SharedPromptFSDPEngine(_Engine):  # type: ignore[misc]
         found = super().prepare_model_outputs(output, output_args, whole, logits_processor_func)
         offsets = micro_batch["input_ids"].offsets()
         held = torch.arange(rows.shape[1], device=rows.device) < offsets.diff()[:, None]
-        places = torch.nn.functional.pad(rows[:, 1:], (0, 1), value=-1)[held][None]
+        positions = torch.nn.functional.pad(rows[:, 1:], (0, 1), value=-1)[held][None]
 
         def spread(each: Tensor) -> Tensor:
-            return torch.nested.nested_tensor_from_jagged(unpacked(each.values()[None], places)[0], offsets)
+            return torch.nested.nested_tensor_from_jagged(unpacked(each.values()[None], positions)[0], offsets)
 
         return {name: spread(each) for name, each in found.items()}
 

@@ -62,7 +62,7 @@ def _split_of(site: Site, operands: Any) -> _Split:
 
 
 def _sharding(site: Site, mesh: Mesh, name: str, shape: tuple[int, ...], split: _Split) -> NamedSharding:
-    """Where an operand, or the result of that name, lies. Of a mask, only what is as long as what is split."""
+    """Returns the sharding of an operand, or of the result of that name. Axes of size 1 of a mask stay replicated."""
     over = {"b": split.batch or None, "h": split.heads or None}
     axes = site.axes(name, len(shape))
     spec = [over.get(axis) for axis in axes]

@@ -75,7 +75,7 @@ def random_eviction(tokens: int, evicted_at: Integers) -> Mask:
     given = _of_heads(integers("evicted_at", evicted_at, ndim=(1, 2)))
     total = length("tokens", tokens)
     if given.shape[1] != total:
-        raise ValueError(f"evicted_at has {given.shape[1]} columns, tokens is {total}; expected one value a token")
+        raise ValueError(f"evicted_at has {given.shape[1]} columns, tokens is {total}; expected one value per token")
     return Mask(create("mask_random_eviction", total, pointer(given), given.shape[0]))
 
 

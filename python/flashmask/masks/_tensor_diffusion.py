@@ -122,10 +122,10 @@ def _of_tokens(of_blocks: torch.Tensor, number: torch.Tensor) -> torch.Tensor:
 
 
 def _order(blocks: _Blocks) -> torch.Tensor:
-    """Returns the token of [x_t | x_0] at each place of the interleaved order."""
+    """Returns the token of [x_t | x_0] at each position of the interleaved order."""
     import torch
 
     token = torch.arange(blocks.begin.shape[0], device=blocks.begin.device)
     # Twice the tokens before the block lie before it; before the clean half, the block's noisy half does too.
-    places = torch.cat([blocks.begin + token, blocks.end + token])
-    return torch.empty_like(places).scatter_(0, places, torch.arange(places.shape[0], device=places.device))
+    positions = torch.cat([blocks.begin + token, blocks.end + token])
+    return torch.empty_like(positions).scatter_(0, positions, torch.arange(positions.shape[0], device=positions.device))

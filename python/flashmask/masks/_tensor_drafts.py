@@ -89,13 +89,13 @@ def _check_values(anchors: torch.Tensor, keep: torch.Tensor, last: int) -> None:
     given = anchors[keep]
     if given.numel() and not 0 <= int(given.min()) <= int(given.max()) <= last:
         outside = next(value for value in given.tolist() if not 0 <= value <= last)
-        raise ValueError(f"anchors holds {outside}; expected 0 to {last}: places in the context")
+        raise ValueError(f"anchors holds {outside}; expected 0 to {last}: positions in the context")
     if (keep[:, 1:] & ~keep[:, :-1]).any():
         raise ValueError("keep has a block behind one that is not kept; expected all kept blocks first")
     falls = (anchors[:, 1:] < anchors[:, :-1]) & keep[:, 1:]
     if falls.any():
-        entry, place = falls.nonzero()[0].tolist()
+        entry, block = falls.nonzero()[0].tolist()
         raise ValueError(
-            f"anchors[{entry}] falls from {int(anchors[entry, place])} to {int(anchors[entry, place + 1])}; expected "
+            f"anchors[{entry}] falls from {int(anchors[entry, block])} to {int(anchors[entry, block + 1])}; expected "
             "them to ascend: sort the blocks"
         )

@@ -186,4 +186,4 @@ def _check_prefix(prefix: Any, like: Any, shapes: tuple[tuple[int | None, ...], 
             size is None or size == given for size, given in zip(shape, prefix.shape, strict=True)
         ):
             return
-    raise ValueError(f"prefix has shape {list(prefix.shape)}; expected one value a document")
+    raise ValueError(f"prefix has shape {list(prefix.shape)}; expected one value per document")

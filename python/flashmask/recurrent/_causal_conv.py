@@ -142,12 +142,12 @@ def _grad_x(whole: Tensor, of_broken: Tensor, taps: list[Tensor], chains: _Chain
         # In a tensor of the sums' dtype, of the tokens that broken ones are behind alone.
         before = torch.cat([each[exists[:, 0]] for each, exists in zip(chains.before, chains.exists, strict=True)])
         parts = torch.cat([(of_broken * tap)[exists[:, 0]] for tap, exists in zip(taps, chains.exists, strict=True)])
-        reached, place = torch.unique(before, return_inverse=True)
+        reached, slot = torch.unique(before, return_inverse=True)
         sums = grad_x[reached].to(parts.dtype)
         if sums.is_cuda:
-            sums.index_put_((place,), parts, accumulate=True)  # sorts: no two runs differ
+            sums.index_put_((slot,), parts, accumulate=True)  # sorts: no two runs differ
         else:
-            sums.index_add_(0, place, parts)
+            sums.index_add_(0, slot, parts)
         grad_x[reached] = sums.to(grad_x.dtype)
     return grad_x
 

@@ -43,10 +43,10 @@ def over_nodes(
     first = next((each for each in inputs if each is not None), None)
     if first is None:
         raise ValueError("over_nodes: there are no inputs; expected at least one tensor (batch, sequence, ...)")
-    for place, each in enumerate(inputs):
+    for number, each in enumerate(inputs):
         if each is not None and each.shape[:2] != first.shape[:2]:
             raise ValueError(
-                f"input {place} has shape {list(each.shape)}; expected the batch and sequence of the first, "
+                f"input {number} has shape {list(each.shape)}; expected the batch and sequence of the first, "
                 f"{list(first.shape[:2])}"
             )
     levels = _levels_of(nodes_of_batch(nodes, "the first input", first), first.device)
@@ -89,10 +89,6 @@ class _Level:
     is_all: bool
     """Whether their tokens are all tokens, in order."""
 
-    def taken_from(self, given: Tensor | None) -> Tensor | None:
-        """Returns their tokens of a tensor (1, all tokens, ...)."""
-        return None if given is None else given.index_select(1, self.tokens)
-
     def first_states(self, states: Any) -> Any:
         """Returns the states that they start from, given those behind the level above, or the initial ones."""
         if self.parents is None or states is None:
@@ -122,7 +118,7 @@ class _Forked(torch.autograd.Function):
 @dataclass(frozen=True)
 class _Levels:
     each: list[_Level]
-    places: Tensor
+    positions: Tensor
     """Where each token lies among the tokens of all levels, one level after the other; behind them for padding."""
     order_of_nodes: Tensor
     """Where each node lies among the nodes of all levels."""
@@ -133,7 +129,7 @@ class _Levels:
         if self.each[0].is_all:
             return outputs[0]
         padding = outputs[0].new_zeros(1, 1, *outputs[0].shape[2:])
-        return torch.cat([*outputs, padding], 1).index_select(1, self.places)
+        return torch.cat([*outputs, padding], 1).index_select(1, self.positions)
 
 
 def _levels_of(nodes: Nodes, device: torch.device) -> _Levels:
@@ -144,23 +140,23 @@ def _make_levels(nodes: Nodes, device: torch.device) -> _Levels:
     each: list[_Level] = []
     numbers = [np.flatnonzero(nodes.levels == level) for level in range(nodes.depth)]
     number_in_level = np.zeros(len(nodes), np.int64)
-    places, done = np.full(nodes.tokens, -1, np.int64), 0
+    positions, done = np.full(nodes.tokens, -1, np.int64), 0
     for level, chosen in enumerate(numbers):
         number_in_level[chosen] = np.arange(len(chosen))
         lengths = nodes.ends[chosen] - nodes.begins[chosen]
         cuts = np.concatenate([[0], np.cumsum(lengths)])
         tokens = np.arange(cuts[-1]) + np.repeat(nodes.begins[chosen] - cuts[:-1], lengths)
-        places[tokens] = np.arange(done, done + len(tokens))
+        positions[tokens] = np.arange(done, done + len(tokens))
         done += len(tokens)
         parents = number_in_level[nodes.parents[chosen]] if level else None
         is_all = len(tokens) == nodes.tokens
         each.append(
             _Level(on_device(tokens, device), on_device(cuts, device), parents, level + 1 < nodes.depth, is_all)
         )
-    places[places < 0] = done
+    positions[positions < 0] = done
     order = np.argsort(np.concatenate([*numbers, np.empty(0, np.int64)]).astype(np.int64))
     roots = len(numbers[0]) if numbers else 0
-    return _Levels(each, on_device(places, device), on_device(order, device), roots)
+    return _Levels(each, on_device(positions, device), on_device(order, device), roots)
 
 
 def _check_initial(initial_state: Any, levels: _Levels) -> None:

@@ -11,5 +11,5 @@ from torch.utils._pytree import tree_map
 
 
 def changed(change: Callable[..., Tensor], *states: Any) -> Any:
-    """Calls `change` with the tensors that stand in the same place of all states; None stays None."""
+    """Calls `change` with the tensors that stand at the same position of all states; None stays None."""
     return tree_map(lambda *parts: None if parts[0] is None else change(*parts), *states)

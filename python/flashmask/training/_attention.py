@@ -33,16 +33,16 @@ class _Memory:
 
     def pack(self, tensor: Tensor) -> Any:
         address = tensor.untyped_storage().data_ptr()
-        for place, head in enumerate(self.heads):
+        for number, head in enumerate(self.heads):
             if address and head.untyped_storage().data_ptr() == address:
-                return place, tensor.shape, tensor.stride(), tensor.storage_offset()
+                return number, tensor.shape, tensor.stride(), tensor.storage_offset()
         return tensor
 
     def unpack(self, packed: Any) -> Tensor:
         if isinstance(packed, Tensor):
             return packed
-        place, shape, stride, offset = packed
-        found: Tensor = self.heads[place].as_strided(shape, stride, offset)
+        number, shape, stride, offset = packed
+        found: Tensor = self.heads[number].as_strided(shape, stride, offset)
         return found
 
 

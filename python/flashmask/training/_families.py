@@ -145,7 +145,7 @@ def layer_parts(
 
     projections = (attention.q_proj, attention.k_proj, attention.v_proj)
     return LayerParts(
-        before=lambda hidden, place: before(layer, hidden, cos[:, place], sin[:, place]),
+        before=lambda hidden, span: before(layer, hidden, cos[:, span], sin[:, span]),
         attend=attend,
         after=partial(after, layer),
         parameters=[each for each in layer.parameters() if each.requires_grad],

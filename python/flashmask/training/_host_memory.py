@@ -39,9 +39,9 @@ class HostMemory:
         integer("size", size, minimum=0)
         if not self._finalizer.alive:
             raise RuntimeError("this host memory was closed; make another")
-        fitting = [place for place, each in enumerate(self._free) if each.numel() >= size]
+        fitting = [number for number, each in enumerate(self._free) if each.numel() >= size]
         if fitting:
-            return self._free.pop(min(fitting, key=lambda place: self._free[place].numel()))[:size]
+            return self._free.pop(min(fitting, key=lambda number: self._free[number].numel()))[:size]
         made = _allocate(size)
         self._held[made.data_ptr()] = made  # first, so that an interrupt between these lines loses nothing
         if self._page_locked and size:

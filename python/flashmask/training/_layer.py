@@ -28,8 +28,8 @@ Attend: TypeAlias = Callable[[Tensor, Tensor, Tensor], Tensor]
 class LayerParts:
     """A decoder layer, cut before and after attention, the only step in which tokens meet.
 
-    before(hidden [B, c, H], place) returns q [B, c, Hq, D], k [B, c, Hkv, D] and v [B, c, Hkv, Dv] of the c tokens at
-    slice `place` of the sequence; attend(q, k, v) of all tokens returns o [B, S, Hq, Dv]; after(hidden [B, c, H],
+    before(hidden [B, c, H], span) returns q [B, c, Hq, D], k [B, c, Hkv, D] and v [B, c, Hkv, Dv] of the c tokens at
+    slice `span` of the sequence; attend(q, k, v) of all tokens returns o [B, S, Hq, Dv]; after(hidden [B, c, H],
     o [B, c, Hq, Dv]) returns the layer's result [B, c, H]. `parameters`: those of before and after that need a
     gradient. `linear_before` and `linear_after`: linear layers from whose results only linear steps lead to the result
     of before or after; no gradient depends on their values, so the backward does not compute them. `adapted`: PEFT's
@@ -83,10 +83,10 @@ class LayerRun:
             o = self._attended(hidden)
             self._draw("after")
             out: Tensor | None = None
-            for place in chunks(hidden.shape[1], self.chunk):
-                of_chunk = self.parts.after(hidden[:, place], o[:, place])
+            for span in chunks(hidden.shape[1], self.chunk):
+                of_chunk = self.parts.after(hidden[:, span], o[:, span])
                 out = like(of_chunk, hidden.shape[1]) if out is None else out
-                out[:, place] = of_chunk
+                out[:, span] = of_chunk
         return hidden.clone() if out is None else out
 
     def _attended(self, hidden: Tensor) -> Tensor:
@@ -139,11 +139,11 @@ class LayerRun:
         self._draw("before")
         made: list[Tensor] = []
         with torch.no_grad():
-            for place in chunks(hidden.shape[1], self.chunk):
-                of_chunk = self.parts.before(hidden[:, place], place)
+            for span in chunks(hidden.shape[1], self.chunk):
+                of_chunk = self.parts.before(hidden[:, span], span)
                 made = made or [like(each, hidden.shape[1]) for each in of_chunk]
                 for whole, part in zip(made, of_chunk, strict=True):
-                    whole[:, place] = part
+                    whole[:, span] = part
         q, k, v = made
         return q, k, v
 
@@ -151,21 +151,21 @@ class LayerRun:
         grad_hidden, grad_o = torch.empty_like(hidden), torch.empty_like(o)
         self._draw("after")
         with skipped(self.parts.linear_after), torch.enable_grad():
-            for place in chunks(hidden.shape[1], self.chunk):
-                given = [each[:, place].detach().requires_grad_() for each in (hidden, o)]
+            for span in chunks(hidden.shape[1], self.chunk):
+                given = [each[:, span].detach().requires_grad_() for each in (hidden, o)]
                 out = self.parts.after(*given)
-                grad_hidden[:, place], grad_o[:, place] = self._gradients([out], given, [grad[:, place]], sums)
+                grad_hidden[:, span], grad_o[:, span] = self._gradients([out], given, [grad[:, span]], sums)
         return grad_hidden, grad_o
 
     def _backward_before(self, hidden: Tensor, grads: Heads, grad_hidden: Tensor, sums: GradientSums) -> None:
         """Runs the backward of before(); adds to grad_hidden."""
         self._draw("before")
         with skipped(self.parts.linear_before), torch.enable_grad():
-            for place in chunks(hidden.shape[1], self.chunk):
-                given = hidden[:, place].detach().requires_grad_()
-                heads = self.parts.before(given, place)
-                of_chunk = [each[:, place] for each in grads]
-                grad_hidden[:, place] += self._gradients(heads, [given], of_chunk, sums)[0]
+            for span in chunks(hidden.shape[1], self.chunk):
+                given = hidden[:, span].detach().requires_grad_()
+                heads = self.parts.before(given, span)
+                of_chunk = [each[:, span] for each in grads]
+                grad_hidden[:, span] += self._gradients(heads, [given], of_chunk, sums)[0]
 
     def _gradients(
         self, results: Sequence[Tensor], given: list[Tensor], grads: list[Tensor], sums: GradientSums

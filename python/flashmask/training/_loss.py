@@ -201,8 +201,8 @@ def _labelled(hidden: Tensor, weight: Tensor, labels: Tensor, ignored: int, chun
     if labels.dtype is not torch.int64:
         raise TypeError(f"labels has dtype {labels.dtype}; expected torch.int64")
     flat = labels.flatten()
-    places = (flat != ignored).nonzero()[:, 0]
-    wanted = flat[places]
+    kept = (flat != ignored).nonzero()[:, 0]
+    wanted = flat[kept]
     if wanted.numel():
         low, high = (int(each) for each in torch.stack(wanted.aminmax()).tolist())
         if low < 0 or high >= weight.shape[0]:
@@ -210,7 +210,7 @@ def _labelled(hidden: Tensor, weight: Tensor, labels: Tensor, ignored: int, chun
                 f"labels holds {low if low < 0 else high}; expected words from 0 to {weight.shape[0] - 1}, or {ignored}"
             )
     rows = hidden.flatten(0, -2)
-    return (rows if places.numel() == rows.shape[0] else rows[places]), wanted
+    return (rows if kept.numel() == rows.shape[0] else rows[kept]), wanted
 
 
 class _Gradients:
@@ -226,10 +226,10 @@ class _Gradients:
     def __bool__(self) -> bool:
         return self.rows is not None or self.weight is not None or self.bias is not None
 
-    def add(self, place: slice, hidden: Tensor, gradient: Tensor) -> None:
+    def add(self, span: slice, hidden: Tensor, gradient: Tensor) -> None:
         """Adds the gradients from a chunk's rows, given the gradient of their logits [chunk, V]."""
         if self.rows is not None:
-            self.rows[place] = gradient @ self.head.weight.to(gradient.dtype)
+            self.rows[span] = gradient @ self.head.weight.to(gradient.dtype)
         if self.weight is not None:
             _add_product(self.weight, gradient.mT, hidden.to(gradient.dtype))
         if self.bias is not None:
@@ -259,8 +259,8 @@ class _CrossEntropy(torch.autograd.Function):
         head = _Head(weight, bias, softcap)
         gradients = _Gradients(ctx.needs_input_grad, rows, head)
         total = torch.zeros((), dtype=torch.promote_types(rows.dtype, torch.float32), device=rows.device)
-        for place in chunks(rows.shape[0], chunk):
-            hidden, words = rows[place], labels[place, None]
+        for span in chunks(rows.shape[0], chunk):
+            hidden, words = rows[span], labels[span, None]
             logits, tanh = head.logits(hidden)
             log_probs = log_softmax(logits, -1, dtype=total.dtype)
             picked = log_probs.gather(1, words)
@@ -268,7 +268,7 @@ class _CrossEntropy(torch.autograd.Function):
             if gradients:
                 gradient = torch.exp(log_probs, out=logits)
                 gradient.scatter_(1, words, torch.expm1(picked).to(gradient.dtype))
-                gradients.add(place, hidden, _below_cap(gradient, tanh))
+                gradients.add(span, hidden, _below_cap(gradient, tanh))
                 del gradient
             del logits, tanh, log_probs  # before the next chunk's
         ctx.gradients = gradients
@@ -302,12 +302,12 @@ class _LogProbs(torch.autograd.Function):
         wide = torch.promote_types(rows.dtype, torch.float32)
         found = torch.empty(rows.shape[0], dtype=wide, device=rows.device)
         entropy = torch.empty_like(found) if entropies else None
-        for place in chunks(rows.shape[0], chunk):
-            logits, _ = _Head(weight, bias, softcap).logits(rows[place])
+        for span in chunks(rows.shape[0], chunk):
+            logits, _ = _Head(weight, bias, softcap).logits(rows[span])
             log_probs = _log_probs(logits, temperature, wide)
-            found[place] = log_probs.gather(1, labels[place, None])[:, 0]
+            found[span] = log_probs.gather(1, labels[span, None])[:, 0]
             if entropy is not None:
-                entropy[place] = -_times_itself(log_probs).sum(-1)
+                entropy[span] = -_times_itself(log_probs).sum(-1)
             del logits, log_probs  # before the next chunk's
         ctx.save_for_backward(rows, weight, bias, labels, entropy)
         ctx.softcap, ctx.temperature, ctx.chunk = softcap, temperature, chunk
@@ -321,19 +321,19 @@ class _LogProbs(torch.autograd.Function):
         rows, weight, bias, labels, entropy = ctx.saved_tensors
         head = _Head(weight, bias, ctx.softcap)
         gradients = _Gradients(ctx.needs_input_grad, rows, head)
-        for place in chunks(rows.shape[0], ctx.chunk):
-            hidden, words, factor = rows[place], labels[place, None], grad[place, None] / ctx.temperature
+        for span in chunks(rows.shape[0], ctx.chunk):
+            hidden, words, factor = rows[span], labels[span, None], grad[span, None] / ctx.temperature
             logits, tanh = head.logits(hidden)
             log_probs = _log_probs(logits, ctx.temperature, grad.dtype)
             picked = log_probs.gather(1, words)
             more = None
             if entropy is not None and grad_of_entropy is not None:  # p (-log p - entropy)
-                more = _times_itself(log_probs).addcmul_(log_probs.exp(), entropy[place, None])
-                more.mul_(grad_of_entropy[place, None] / -ctx.temperature)
+                more = _times_itself(log_probs).addcmul_(log_probs.exp(), entropy[span, None])
+                more.mul_(grad_of_entropy[span, None] / -ctx.temperature)
             gradient = log_probs.exp_().mul_(-factor).scatter_(1, words, -factor * torch.expm1(picked))
             if more is not None:
                 gradient += more
-            gradients.add(place, hidden, _below_cap(logits.copy_(gradient), tanh))
+            gradients.add(span, hidden, _below_cap(logits.copy_(gradient), tanh))
             del logits, tanh, log_probs, gradient, more  # before the next chunk's
         return *gradients.times(torch.ones_like(grad[:1].sum())), None, None, None, None, None
 

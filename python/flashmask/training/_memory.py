@@ -104,15 +104,15 @@ def step_memory(
     k, v and o; then what a chunk saves for its own backward, or the gradients of q, k and v, that of q in float32 as
     well. Or the peak is in the loss, while it computes the gradient of the last layer's result.
     """
-    unit = layer.input_of(tokens)
+    of_input = layer.input_of(tokens)
     inputs = -(-layers // keep)
     on_host = min(offload, inputs - 1)
-    kept = (inputs - on_host) * unit + (layers * layer.result_of(tokens) if held else 0)
-    again = (keep - 1) * (unit + layer.result_of(tokens))
-    passing = (2 if on_host else 0) * unit
+    kept = (inputs - on_host) * of_input + (layers * layer.result_of(tokens) if held else 0)
+    again = (keep - 1) * (of_input + layer.result_of(tokens))
+    passing = (2 if on_host else 0) * of_input
     of_chunk = chunk * (12 * layer.hidden + 7 * layer.intermediate) * layer.bytes
     of_attention = layer.heads_of(tokens) + tokens * layer.heads * layer.head_dim * 4
     angles_and_statistics = tokens * (4 * layer.head_dim * layer.bytes + 12 * layer.heads)
-    shared = angles_and_statistics + 2 * unit + layer.heads_of(tokens) + 2 * layer.result_of(tokens)
+    shared = angles_and_statistics + 2 * of_input + layer.heads_of(tokens) + 2 * layer.result_of(tokens)
     backward = shared + max(of_chunk, of_attention) + again + passing + layer.gradients
-    return StepMemory(card=kept + max(backward, 4 * unit + head), host=on_host * unit)
+    return StepMemory(card=kept + max(backward, 4 * of_input + head), host=on_host * of_input)

@@ -31,21 +31,21 @@ class _InChunks(torch.autograd.Function):
         (hidden,) = ctx.saved_tensors
         grad_hidden, sums = torch.empty_like(hidden), GradientSums(ctx.parameters)
         with torch.enable_grad(), ctx.settings():
-            for place in chunks(hidden.shape[1], ctx.chunk):
-                given = hidden[:, place].detach().requires_grad_()
+            for span in chunks(hidden.shape[1], ctx.chunk):
+                given = hidden[:, span].detach().requires_grad_()
                 out = ctx.function(given)
-                found = torch.autograd.grad(out, [given, *ctx.parameters], grad[:, place], allow_unused=True)
-                grad_hidden[:, place] = found[0]
+                found = torch.autograd.grad(out, [given, *ctx.parameters], grad[:, span], allow_unused=True)
+                grad_hidden[:, span] = found[0]
                 sums.add(found[1:])
         return None, None, grad_hidden, *sums.result()
 
 
 def chunked_forward(function: OfTokens, hidden: Tensor, chunk: int) -> Tensor:
     out: Tensor | None = None
-    for place in chunks(hidden.shape[1], chunk):
-        of_chunk = function(hidden[:, place])
+    for span in chunks(hidden.shape[1], chunk):
+        of_chunk = function(hidden[:, span])
         out = like(of_chunk, hidden.shape[1]) if out is None else out
-        out[:, place] = of_chunk
+        out[:, span] = of_chunk
     return function(hidden) if out is None else out
 
 

@@ -18,12 +18,12 @@ class GradientSums:
 
     def add(self, gradients: Iterable[Tensor | None]) -> None:
         """Adds the gradients of a chunk; None: the chunk did not use that parameter."""
-        for place, gradient in enumerate(gradients):
+        for number, gradient in enumerate(gradients):
             if gradient is None:
                 continue
-            held = self._sums[place]
+            held = self._sums[number]
             if held is None:
-                self._sums[place] = gradient.to(torch.promote_types(gradient.dtype, torch.float32))
+                self._sums[number] = gradient.to(torch.promote_types(gradient.dtype, torch.float32))
             else:
                 held.add_(gradient)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Values that belong to tensors."""
+"""Values that belong to tensors, and the masks that made them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import weakref
 from typing import Generic, TypeVar
 
 from torch import Tensor
+
+from flashmask._mask import Mask
 
 Value = TypeVar("Value")
 
@@ -36,3 +38,18 @@ class ByTensor(Generic[Value]):
 
         self._held[key] = (weakref.ref(tensor, forget), value)
         return value
+
+
+_masks: ByTensor[weakref.ref[Mask]] = ByTensor()
+
+
+def remember(mask: Mask) -> None:
+    """Lets mask_of() find a mask by its tensor."""
+    _masks.put(mask.tensor, weakref.ref(mask))
+
+
+def mask_of(tensor: Tensor) -> Mask:
+    """Returns the mask that made a packed tensor while it lives, else one that the library unpacks from the tensor."""
+    kept = _masks.get(tensor)
+    mask = None if kept is None else kept()
+    return Mask._from_tensor(tensor) if mask is None else mask

@@ -16,7 +16,7 @@ from flashmask._abi.problem import DTYPES, Problem
 from flashmask._mask import Mask
 from flashmask._plans.cache import Key, PlanCache
 from flashmask._plans.call import Call, numbers_of
-from flashmask._torch.plans.by_tensor import ByTensor
+from flashmask._torch.plans.by_tensor import ByTensor, mask_of
 from flashmask._torch.plans.cudnn_plan import CudnnPlan, cudnn_plan, resolved
 from flashmask._torch.plans.device_plan import DevicePlan, plan_of_booleans, plan_of_mask, plan_of_rows, rows_of_nothing
 from flashmask._torch.plans.mask_source import named_mask, packed_header
@@ -154,7 +154,7 @@ def _of_cudnn(call: Call, inputs: Inputs) -> CudnnPlan | None:
 
 
 def _kept(mask: Tensor) -> _OfTensor | None:
-    """Returns the plans of a mask as it is now; None where remember_plans_of() was not told of the mask."""
+    """Returns the plans of a mask as it is now; None where remember_plans_of() was not called with the mask."""
     kept = _of_tensors.get(mask)
     if kept is None:
         return None
@@ -229,7 +229,7 @@ def _make(call: Call, inputs: Inputs) -> AnyPlan:
     options = options._replace(
         deterministic=options.deterministic | call.deterministic, invariant=options.invariant | call.invariant
     )
-    return plan_of_mask(Mask._from_tensor(mask), inputs.problem(call), options)
+    return plan_of_mask(mask_of(mask), inputs.problem(call), options)
 
 
 def _staying(mask: Tensor | None) -> set[AnyPlan]:

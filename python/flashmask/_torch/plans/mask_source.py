@@ -17,6 +17,7 @@ from flashmask._abi.problem import Problem
 from flashmask._mask import Mask, MaskShape
 from flashmask._plans.call import Call
 from flashmask._rows import check_row_indices
+from flashmask._torch.plans.by_tensor import mask_of
 from flashmask._torch.shared import content_of
 from flashmask.masks import from_startend_row_indices
 
@@ -73,7 +74,7 @@ def _unblocked(mask: Tensor | None, causal: bool, problem: Problem) -> NamedMask
         return NamedMask("mask", made, Options(), 8 * problem.key_length)
     if mask.dtype is torch.uint8:
         _, options = read_header(mask[:HEADER_BYTES].numpy().tobytes())
-        return NamedMask("mask", Mask._from_tensor(mask), options, mask.nbytes)
+        return NamedMask("mask", mask_of(mask), options, mask.nbytes)
     return NamedMask("startend_row_indices", from_row_indices(mask, causal, problem), Options(), mask.nbytes)
 
 
