@@ -57,12 +57,12 @@ class ReverseState {
       wgmma_fence();
       multiply_packed<T, Shape::kTilePanel>(state_[half], columns[half], shared_.g[stage_.slot()]);
     }
-    wgmma_wait<0>();
-#pragma unroll
-    for (int half = 0; half < 2; ++half) pin(state_[half]);
     if constexpr (Shape::kVector)
       add_weighted_rows<T>(vector_, shared_.q[stage_.slot()], thread(),
                            [&](int token) { return factors.from[token] * factors.own[token]; });
+    wgmma_wait<0>();
+#pragma unroll
+    for (int half = 0; half < 2; ++half) pin(state_[half]);
     if (visit.keep >= 0) keep(visit.keep);
     if (visit.keep <= kFirstRoot && a_.grad_initial.state != nullptr) give(visit);
     const bool last = factors.last;

@@ -134,13 +134,9 @@ class WalkOutput {
     const std::uint32_t q = shared_address(shared_.counterpart[stage_.slot()]);
     float weights[2] = {}, numerators[2] = {}, of_vector[2] = {}, of_queries[2];
     const int first = lane_index() % 4 * 2;
+    weigh(pairs, factors, row);
 #pragma unroll
-    for (int i = 0; i < 32; ++i) {
-      const int half = i / 2 % 2, column = 8 * (i / 4) + first + i % 2;
-      const float weight = weight_of(factors, row + 8 * half, column) * (a_.scale * pairs[i]);
-      pairs[i] = column <= row + 8 * half ? weight : 0;
-      weights[half] += pairs[i], numerators[half] += pairs[i] * s[i];
-    }
+    for (int i = 0; i < 32; ++i) weights[i / 2 % 2] += pairs[i], numerators[i / 2 % 2] += pairs[i] * s[i];
     add_dots(of_vector, q);
     finish_state(out, from);
     find_row_products<T>(of_queries, out, q);
@@ -170,9 +166,26 @@ class WalkOutput {
     return kDividesAgain ? product + added : product;
   }
 
-  static __device__ __forceinline__ float weight_of(const WalkFactors& factors, int row, int column) {
-    return exp2_approximate((factors.rows_high[row] - factors.summed_high[column]) +
-                            (factors.rows_low[row] - factors.summed_low[column]));
+  /// Turns products of rows into weighted ones.
+  __device__ __forceinline__ void weigh(float (&s)[32], const WalkFactors& factors, int row) const {
+    const float high[2] = {factors.rows_high[row], factors.rows_high[row + 8]},
+                low[2] = {factors.rows_low[row], factors.rows_low[row + 8]};
+    const int first = lane_index() % 4 * 2;
+#pragma unroll
+    for (int eight = 0; eight < 8; ++eight) {
+      const int column = 8 * eight + first;
+      const float2 summed_high = *reinterpret_cast<const float2*>(factors.summed_high + column),
+                   summed_low = *reinterpret_cast<const float2*>(factors.summed_low + column);
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int at = 4 * eight + 2 * half, token = row + 8 * half;
+        const float a = exp2_approximate((high[half] - summed_high.x) + (low[half] - summed_low.x)) *
+                        (a_.scale * s[at]),
+                    b = exp2_approximate((high[half] - summed_high.y) + (low[half] - summed_low.y)) *
+                        (a_.scale * s[at + 1]);
+        s[at] = column <= token ? a : 0, s[at + 1] = column + 1 <= token ? b : 0;
+      }
+    }
   }
 
   /// Turns products of rows, and what is added to each, into weighted ones, rounded, and adds them up; with gates,
