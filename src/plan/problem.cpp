@@ -33,17 +33,10 @@ void require_dropout(double dropout) {
                                             "multiple of 1/65536, and 1 would keep nothing");
 }
 
-/// Kernels compute with the cap and its reciprocal in float32.
-void require_softcap(double softcap) {
-  if (softcap == 0 || (softcap >= 1e-30 && softcap <= 1e30)) return;
-  throw Error(Status::invalid_argument,
-              "problem: softcap is " + shortest(softcap) + "; expected a number from 1e-30 to 1e30, or 0 for no cap");
-}
-
 }  // namespace
 
 double Problem::softmax_scale() const {
-  return scale.has_value() ? *scale : 1.0 / std::sqrt(static_cast<double>(head_dim));
+  return change.factor() * (scale.has_value() ? *scale : 1.0 / std::sqrt(static_cast<double>(head_dim)));
 }
 
 void validate(const Problem& problem) {
@@ -66,7 +59,6 @@ void validate(const Problem& problem) {
   if (!std::isfinite(static_cast<float>(problem.softmax_scale())))
     throw Error(Status::invalid_argument,
                 "problem: scale is not finite in float32; expected a number, or nothing for 1/sqrt(head_dim)");
-  require_softcap(problem.softcap);
 }
 
 std::string to_string(Direction direction) { return direction == Direction::forward ? "forward" : "backward"; }

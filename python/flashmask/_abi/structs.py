@@ -109,7 +109,7 @@ class Explanation(Sized):
 
 FEATURES = (
     *("dropout", "deterministic", "block_map", "sinks", "float32_key_gradients", "softcap", "alibi"),
-    *("invariant", "bias", "distance_bias"),
+    *("invariant", "bias", "distance_bias", "any_change"),
 )
 """Bits of KernelInfo.features."""
 
@@ -223,6 +223,7 @@ class Problem(Sized):
         ("softcap", c_double),
         ("bias", c_int64),
         ("double_scale", c_double),
+        ("change", c_char_p),
     ]
 
 
