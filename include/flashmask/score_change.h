@@ -57,7 +57,11 @@ class FLASHMASK_API ScoreChange {
   double factor() const { return factor_; }
   /// What follows; neighbouring factors are one step.
   std::span<const ScoreStep> steps() const { return {steps_.data(), count_}; }
-  ScoreBias bias() const;
+  constexpr ScoreBias bias() const {
+    for (std::size_t i = 0; i < count_; ++i)
+      if (steps_[i].kind == ScoreStep::Kind::add) return steps_[i].bias;
+    return ScoreBias::none;
+  }
   /// The cap of the first step; 0: that is no cap.
   double cap() const { return count_ > 0 && steps_[0].kind == ScoreStep::Kind::cap ? steps_[0].number : 0; }
   /// Whether all steps are a cap and a bias, either or both, as every kernel knows them.

@@ -128,12 +128,6 @@ std::string ScoreChange::text() const {
   return text;
 }
 
-ScoreBias ScoreChange::bias() const {
-  for (const ScoreStep& step : steps())
-    if (step.kind == Kind::add) return step.bias;
-  return ScoreBias::none;
-}
-
 bool ScoreChange::is_cap_and_bias() const {
   return count_ == std::size_t{cap() > 0} + std::size_t{bias() != ScoreBias::none};
 }

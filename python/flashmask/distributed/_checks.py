@@ -47,7 +47,7 @@ def entered(
         shapes = [[each.shape[0], *each.shape[2:], str(each.dtype)] for each in tensors]
         said = {
             "the shardings": local.agreed,
-            "the calls": f"{step} {shapes}, dropout {call.dropout}, softcap {call.softcap}{_given(call)}",
+            "the calls": f"{step} {shapes}, dropout {call.dropout}, change {call.change}{_given(call)}",
             "the dropout seeds": f"{None if call.seed_offset is None else call.seed_offset.tolist()}",
             "the slopes": f"{None if call.alibi_slopes is None else call.alibi_slopes.tolist()}",
         }

@@ -60,7 +60,9 @@ def _ready_tensor(call: Call, q: Tensor, k: Tensor, with_gradient: bool) -> tupl
     name = "distance_bias" if call.bias_kind == DISTANCES else "bias"
     bias = call.bias
     if bias is None or call.bias_kind not in (TENSOR, DISTANCES):
-        raise ValueError("bias and bias_kind belong together; give a tensor and its kind, 1 or 2, or neither")
+        raise ValueError(
+            "bias and a change that adds bias or distance belong together; give a tensor and such a change, or neither"
+        )
     check_bias(name, bias, q, k)
     if q.dtype is torch.float64:
         bias = bias.double().contiguous()
@@ -112,7 +114,9 @@ def check_alibi(call: Call, q: Tensor, k: Tensor) -> None:
     slopes = call.alibi_slopes
     if not call.alibi or slopes is None:
         if call.alibi or slopes is not None:
-            raise ValueError("alibi and alibi_slopes belong together; give alibi=True and slopes, or neither")
+            raise ValueError(
+                "alibi_slopes and a change that adds alibi belong together; give slopes and such a change, or neither"
+            )
         return
     if slopes.dtype is not torch.float32:
         raise TypeError(f"alibi_slopes has dtype {slopes.dtype}; expected torch.float32")
