@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "flashmask/problem.h"
 
-#include <array>
-#include <charconv>
 #include <cmath>
 #include <cstdint>
 #include <limits>
 
+#include "base/checks.h"
 #include "flashmask/error.h"
 
 namespace flashmask {
@@ -16,13 +15,6 @@ void require(bool accepted, const char* field, std::int64_t given, const std::st
   if (!accepted)
     throw Error(Status::invalid_argument,
                 std::string("problem: ") + field + " is " + std::to_string(given) + "; expected " + expected);
-}
-
-/// Returns the shortest text that reads back as the same number.
-std::string shortest(double number) {
-  std::array<char, 32> text{};
-  std::to_chars(text.data(), text.data() + text.size(), number);
-  return text.data();
 }
 
 /// Probabilities are rounded to multiples of 2^−16; one that rounds to 1 would keep nothing.

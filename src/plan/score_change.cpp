@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "flashmask/score_change.h"
 
-#include <charconv>
 #include <cmath>
 #include <locale>
 #include <sstream>
@@ -30,13 +29,6 @@ std::string_view name_of(const ScoreStep& step) {
     if (each.kind == step.kind && each.bias == step.bias) return each.name;
   refuse("score: a step of kind " + std::to_string(static_cast<int>(step.kind)) + " adds bias " +
          std::to_string(static_cast<int>(step.bias)) + "; expected one of namespace scores");
-}
-
-/// Returns the shortest text that reads back as the same number.
-std::string shortest(double number) {
-  std::array<char, 32> text{};
-  std::to_chars(text.data(), text.data() + text.size(), number);
-  return text.data();
 }
 
 /// Kernels compute with numbers and their reciprocals in float32.

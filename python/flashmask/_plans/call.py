@@ -15,13 +15,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-NO_BIAS, TENSOR, DISTANCES = range(3)
-"""Kinds of bias: none, a tensor that is added to scores, or a table of distances."""
-
-
-_BIASES = {"bias": TENSOR, "distance_bias": DISTANCES}
-
-
 class Call(NamedTuple):
     """The arguments of the operators after their tensors, in order; flashmask.operators says what each means.
 
@@ -54,14 +47,9 @@ class Call(NamedTuple):
         return cls(scale=problem.scale or 0.0, dropout=problem.dropout, change=problem.change)
 
     @property
-    def alibi(self) -> bool:
-        """Whether scores are biased by slopes."""
-        return kind_of(self.change) == "alibi"
-
-    @property
-    def bias_kind(self) -> int:
-        """Which kind of tensor is added to scores: NO_BIAS, TENSOR or DISTANCES."""
-        return _BIASES.get(kind_of(self.change), NO_BIAS)
+    def bias_kind(self) -> str:
+        """What is added to the scores: one of scores.OPERANDS, or nothing."""
+        return kind_of(self.change)
 
     def problem(self, shapes: Sequence[Sequence[int]], dtype: str) -> Problem:
         """Returns the problem of the call with tensors of these shapes; raises where they do not fit."""

@@ -14,7 +14,7 @@ from flashmask._arguments import lengths as token_counts
 from flashmask._backends import OURS
 from flashmask._draft_tree import DraftTree
 from flashmask._options import CallOptions
-from flashmask._plans.call import DISTANCES, Call
+from flashmask._plans.call import Call
 from flashmask._torch.attention import call_of
 from flashmask._torch.merge import merge_operator, merge_stacked
 from flashmask._torch.operators import forward
@@ -77,8 +77,8 @@ def _lengths(given: Tensor | Sequence[int], q: Tensor, keys: int) -> Tensor:
 
 def _bias(call: Call, lengths: Tensor | None, tree: DraftTree | None, q: Tensor, k: Tensor) -> Tensor | None:
     """Returns what a call adds to its scores as a bias (1 or batch, 1 or heads, 1 or rows, keys)."""
-    if call.bias_kind == DISTANCES or call.query_positions is not None:
-        what = "a table by distance" if call.bias_kind == DISTANCES else "positions beside slopes"
+    if call.bias_kind == "distance_bias" or call.query_positions is not None:
+        what = "a table by distance" if call.bias_kind == "distance_bias" else "positions beside slopes"
         raise NotImplementedError(
             f"decode_attention() was given {what}, which it does not serve: it knows itself where new tokens stand; "
             "pass a bias of rows and keys"
