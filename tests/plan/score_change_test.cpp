@@ -85,6 +85,13 @@ TEST(ScoreChange, HasTheSlopesOfFiniteDifferences) {
   }
 }
 
+TEST(ScoreChange, ItsFactorsAreThoseBehindTheFirstAndThoseBehindTheBias) {
+  const ScoreChange change = multiply(7) | softcap(3) | multiply(2) | bias() | multiply(5);
+  EXPECT_EQ(change.later_factors(), 10);
+  EXPECT_EQ(change.bias_factors(), 5);
+  EXPECT_EQ((softcap(3) | multiply(2) | bias()).bias_factors(), 1);
+}
+
 TEST(ScoreChange, ItsFirstFactorBelongsToTheScale) {
   Problem problem;
   problem.head_dim = 16;
