@@ -106,12 +106,12 @@ AttentionTensors::AttentionTensors(const Problem& p, std::uint64_t seed, Sinks w
   RandomNumbers random(seed);
   for (HostTensor* input : {&q, &k, &v, &grad_o, &grad_lse}) input->fill_normal(random);
   if (sinks) sinks->fill_normal(random);
-  if (p.bias == ScoreBias::alibi) make_alibi(p);
+  if (p.change.bias() == ScoreBias::alibi) make_alibi(p);
   if (has_bias_tensor(p)) make_bias(p, random);
 }
 
 void AttentionTensors::make_bias(const Problem& p, RandomNumbers& random) {
-  const bool shared = p.batch > 1, by_distance = p.bias == ScoreBias::distances;
+  const bool shared = p.batch > 1, by_distance = p.change.bias() == ScoreBias::distances;
   std::vector<std::int64_t> shape{1, p.query_heads, p.query_length, p.key_length};
   if (by_distance) shape[3] = shared ? std::max<std::int64_t>(p.query_length + p.key_length, 1) : 48;
   if (by_distance && shared) shape[2] = 1;

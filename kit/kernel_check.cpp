@@ -26,30 +26,34 @@ struct Heads {
   bool grad_lse;
   double dropout;
   Sinks sinks = Sinks::none;
-  double softcap = 0;
-  ScoreBias bias = ScoreBias::none;
+  const char* change = "";
 };
-/// The last eleven have caps that most scores are far from, close to and beyond, ALiBi with and without one, and
-/// biases.
-constexpr std::array<Heads, 19> kHeads{{{1, 1, 1, 1, 64, 64, false, 0},
-                                        {2, 3, 1, 3, 80, 48, true, 0.1, Sinks::of_heads},
-                                        {1, 2, 2, 2, 128, 128, false, 0},
-                                        {1, 4, 2, 2, 17, 33, true, 0, Sinks::of_rows},
-                                        {2, 2, 1, 1, 100, 72, false, 0.5},
-                                        {1, 1, 1, 1, 256, 256, true, 0},
-                                        {1, 5, 1, 1, 1, 3, false, 0, Sinks::narrow_of_heads},
-                                        {2, 6, 2, 6, 96, 72, true, 0, Sinks::of_heads},
-                                        {2, 3, 3, 3, 40, 64, false, 0, Sinks::narrow_of_heads},
-                                        {1, 2, 1, 1, 128, 128, false, 0, Sinks::none, 50},
-                                        {2, 4, 2, 1, 64, 64, true, 0.2, Sinks::of_heads, 2},
-                                        {1, 1, 1, 1, 200, 256, true, 0, Sinks::none, 0.25},
-                                        {1, 4, 2, 1, 128, 128, true, 0, Sinks::none, 0, ScoreBias::alibi},
-                                        {2, 2, 2, 1, 64, 64, false, 0.1, Sinks::of_rows, 0, ScoreBias::alibi},
-                                        {2, 2, 1, 1, 72, 128, true, 0, Sinks::none, 3, ScoreBias::alibi},
-                                        {1, 4, 2, 2, 64, 48, true, 0.1, Sinks::of_heads, 2, ScoreBias::tensor},
-                                        {2, 2, 1, 1, 40, 64, false, 0, Sinks::none, 0, ScoreBias::tensor},
-                                        {1, 2, 2, 1, 64, 64, false, 0, Sinks::none, 0, ScoreBias::distances},
-                                        {2, 3, 1, 1, 48, 32, true, 0.1, Sinks::of_rows, 3, ScoreBias::distances}}};
+/// The last fifteen have caps that most scores are far from, close to and beyond, ALiBi with and without one, biases,
+/// and longer chains.
+constexpr std::array<Heads, 23> kHeads{
+    {{1, 1, 1, 1, 64, 64, false, 0},
+     {2, 3, 1, 3, 80, 48, true, 0.1, Sinks::of_heads},
+     {1, 2, 2, 2, 128, 128, false, 0},
+     {1, 4, 2, 2, 17, 33, true, 0, Sinks::of_rows},
+     {2, 2, 1, 1, 100, 72, false, 0.5},
+     {1, 1, 1, 1, 256, 256, true, 0},
+     {1, 5, 1, 1, 1, 3, false, 0, Sinks::narrow_of_heads},
+     {2, 6, 2, 6, 96, 72, true, 0, Sinks::of_heads},
+     {2, 3, 3, 3, 40, 64, false, 0, Sinks::narrow_of_heads},
+     {1, 2, 1, 1, 128, 128, false, 0, Sinks::none, "softcap(50)"},
+     {2, 4, 2, 1, 64, 64, true, 0.2, Sinks::of_heads, "softcap(2)"},
+     {1, 1, 1, 1, 200, 256, true, 0, Sinks::none, "softcap(0.25)"},
+     {1, 4, 2, 1, 128, 128, true, 0, Sinks::none, "alibi"},
+     {2, 2, 2, 1, 64, 64, false, 0.1, Sinks::of_rows, "alibi"},
+     {2, 2, 1, 1, 72, 128, true, 0, Sinks::none, "softcap(3) | alibi"},
+     {1, 4, 2, 2, 64, 48, true, 0.1, Sinks::of_heads, "softcap(2) | bias"},
+     {2, 2, 1, 1, 40, 64, false, 0, Sinks::none, "bias"},
+     {1, 2, 2, 1, 64, 64, false, 0, Sinks::none, "distance"},
+     {2, 3, 1, 1, 48, 32, true, 0.1, Sinks::of_rows, "softcap(3) | distance"},
+     {1, 4, 2, 1, 64, 64, true, 0, Sinks::none, "multiply(0.5) | softcap(2) | multiply(1.5)"},
+     {2, 2, 1, 1, 72, 40, false, 0.1, Sinks::of_heads, "alibi | softcap(4) | multiply(-0.5)"},
+     {1, 2, 2, 2, 64, 96, true, 0, Sinks::of_rows, "softcap(3) | multiply(2) | bias | softcap(2)"},
+     {2, 3, 1, 1, 40, 64, true, 0, Sinks::none, "distance | multiply(0.75)"}}};
 /// For a given mask, which fixes the batch and the key heads; query_heads is how many query heads share a key head.
 constexpr std::array<Heads, 2> kGivenHeads{{{1, 2, 1, 1, 64, 64, false, 0}, {1, 1, 1, 1, 80, 48, true, 0}}};
 
@@ -62,11 +66,6 @@ struct Case {
   std::string name;
 };
 
-std::string name_of(ScoreBias bias) {
-  constexpr std::array<const char*, 4> kNames{"", ", ALiBi", ", a bias", ", a bias by distance"};
-  return kNames[static_cast<std::size_t>(bias)];
-}
-
 Case make_case(const std::string& mask_name, Mask mask, const Heads& heads) {
   Problem problem;
   problem.batch = heads.batch;
@@ -77,13 +76,12 @@ Case make_case(const std::string& mask_name, Mask mask, const Heads& heads) {
   problem.head_dim = heads.head_dim;
   problem.value_dim = heads.value_dim;
   problem.dropout = heads.dropout;
-  problem.softcap = heads.softcap;
-  problem.bias = heads.bias;
+  problem.change = ScoreChange::parse(heads.change);
   const std::string name = mask_name + " " + std::to_string(problem.query_length) + " × " +
                            std::to_string(problem.key_length) + ", d " + std::to_string(heads.head_dim) + "/" +
                            std::to_string(heads.value_dim) + ", heads " + std::to_string(heads.query_heads) + "/" +
                            std::to_string(heads.kv_heads) + (heads.dropout == 0 ? "" : ", dropout") +
-                           (heads.softcap == 0 ? "" : ", softcap") + name_of(heads.bias) +
+                           (*heads.change == 0 ? "" : ", ") + heads.change +
                            (heads.sinks == Sinks::none ? "" : ", sinks");
   return {std::move(mask), problem, heads.grad_lse, heads.sinks, name};
 }
@@ -132,7 +130,7 @@ std::vector<Case> make_cases(const CheckRequest& request) {
     if (request.sinks) one.sinks = *request.sinks;
     if (!request.reorder) continue;
     one.problem.dropout = 0;
-    one.problem.bias = ScoreBias::none;
+    if (one.problem.change.bias() != ScoreBias::none) one.problem.change = {};
     if (one.sinks == Sinks::of_rows) one.sinks = Sinks::of_heads;
   }
   return cases;

@@ -102,29 +102,52 @@ float alibi_of(const Place& at, const reference::Inputs& in, std::int64_t column
 std::optional<std::size_t> bias_of(const Place& at, const reference::Inputs& in, std::int64_t column) {
   const std::array<std::int64_t, 4>& shape = in.bias_shape;
   const std::int64_t distance = at.query + at.p.key_length - at.p.query_length - column + in.bias_origin;
-  const std::int64_t entry = at.p.bias == ScoreBias::distances ? distance : column;
+  const std::int64_t entry = at.p.change.bias() == ScoreBias::distances ? distance : column;
   if (!has_bias_tensor(at.p) || entry < 0 || entry >= shape[3]) return std::nullopt;
   const std::int64_t list = at.batch % shape[0] * shape[1] + at.head % shape[1];
   return static_cast<std::size_t>((list * shape[2] + at.query % shape[2]) * shape[3] + entry);
 }
 
-/// Caps a score; returns its derivative by the score.
-float cap(const Problem& p, float& score) {
-  const auto softcap = static_cast<float>(p.softcap);
-  const float y = round_to(p.dtype, std::tanh(round_to(p.dtype, score / softcap)));
-  score = round_to(p.dtype, softcap * y);
-  return round_to(p.dtype, 1 - round_to(p.dtype, y * y));
+/// Takes one step of a change of scores, which adds `bias`; returns its derivative by the score.
+float take(const ScoreStep& step, DType dtype, float bias, float& score) {
+  const auto number = static_cast<float>(step.number);
+  const float before = score;
+  switch (step.kind) {
+    case ScoreStep::Kind::multiply:
+      score = round_to(dtype, before * number);
+      return number;
+    case ScoreStep::Kind::add:
+      score = round_to(dtype, before + bias);
+      return 1;
+    default:
+      break;
+  }
+  const float y = round_to(dtype, std::tanh(round_to(dtype, before / number)));
+  score = round_to(dtype, number * y);
+  return round_to(dtype, 1 - round_to(dtype, y * y));
+}
+
+/// Takes all steps of a score, and adds it and its derivatives to the row.
+void push_changed(const Place& at, const reference::Inputs& in, std::int64_t column, float score, Row& row) {
+  const Problem& p = at.p;
+  float bias = 0, slope = 1, bias_slope = 0;
+  if (p.change.bias() == ScoreBias::alibi) bias = alibi_of(at, in, column);
+  if (const auto index = bias_of(at, in, column)) bias = static_cast<float>(in.bias[*index]);
+  for (const ScoreStep& step : p.change.steps()) {
+    const float of_step = take(step, p.dtype, bias, score);
+    slope = round_to(p.dtype, slope * of_step);
+    bias_slope = step.kind == ScoreStep::Kind::add ? 1 : round_to(p.dtype, bias_slope * of_step);
+  }
+  row.p.push_back(score);
+  row.slopes.push_back(slope);
+  row.bias_slopes.push_back(bias_slope);
 }
 
 void attend_row(const Place& at, const reference::Inputs& in, Row& row) {
   const Problem& p = at.p;
   for (const std::int64_t j : row.columns) {
     const float score = dot(&in.q[at.of_query(p.head_dim)], &in.k[at.of_key(j, p.head_dim)], p.head_dim);
-    row.p.push_back(round_to(p.dtype, round_to(p.dtype, score) * static_cast<float>(p.softmax_scale())));
-    row.slopes.push_back(p.softcap > 0 ? cap(p, row.p.back()) : 1);
-    if (p.bias == ScoreBias::alibi) row.p.back() = round_to(p.dtype, row.p.back() + alibi_of(at, in, j));
-    if (const auto index = bias_of(at, in, j))
-      row.p.back() = round_to(p.dtype, row.p.back() + static_cast<float>(in.bias[*index]));
+    push_changed(at, in, j, round_to(p.dtype, round_to(p.dtype, score) * static_cast<float>(p.softmax_scale())), row);
   }
   softmax(at, in, row);
   row.o.assign(static_cast<std::size_t>(p.value_dim), 0);
@@ -153,7 +176,7 @@ void differentiate_row(const Place& at, const reference::Inputs& in, std::span<c
     const double* v = &in.v[at.of_key(row.columns[n], p.value_dim)];
     const float grad_p = round_to(p.dtype, dot(grad, v, p.value_dim) * kept(at, in, row.columns[n]));
     const float grad_score = round_to(p.dtype, row.p[n] * (grad_p - delta));
-    row.grad_biased.push_back(grad_score);
+    row.grad_biased.push_back(round_to(p.dtype, grad_score * row.bias_slopes[n]));
     row.grad_scores.push_back(round_to(p.dtype, grad_score * row.slopes[n]));
   }
 }
@@ -205,7 +228,13 @@ struct Sums {
 Row row(const Problem& problem, const Mask& mask, const reference::Inputs& inputs, std::int64_t batch,
         std::int64_t head, std::int64_t query, std::span<const double> grad_o, std::span<const double> grad_lse) {
   const Place at{problem, batch, head, query};
-  Row row{.columns = seen_columns(at, mask), .p = {}, .slopes = {}, .grad_scores = {}, .grad_biased = {}, .o = {}};
+  Row row{.columns = seen_columns(at, mask),
+          .p = {},
+          .slopes = {},
+          .bias_slopes = {},
+          .grad_scores = {},
+          .grad_biased = {},
+          .o = {}};
   attend_row(at, inputs, row);
   differentiate_row(at, inputs, grad_o, grad_lse, row);
   return row;

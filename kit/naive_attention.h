@@ -16,7 +16,8 @@ namespace flashmask::check::naive {
 struct Row {
   std::vector<std::int64_t> columns;  ///< columns that the row sees
   std::vector<float> p;               ///< over `columns`
-  std::vector<float> slopes;          ///< over `columns`: the derivative of a capped score by the score
+  std::vector<float> slopes;          ///< over `columns`: the derivative of a changed score by the score
+  std::vector<float> bias_slopes;     ///< over `columns`: the same by what a bias adds
   std::vector<float> grad_scores;     ///< over `columns`
   std::vector<float> grad_biased;     ///< over `columns`: by what a bias adds
   std::vector<float> o;

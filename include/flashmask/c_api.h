@@ -576,6 +576,10 @@ typedef struct flashmask_problem {
   double softcap;       ///< above 0: scores s become softcap · tanh(s / softcap); 0: they stay as they are
   int64_t bias;         ///< what is then added to them: a flashmask_score_bias
   double double_scale;  ///< taken instead of `scale`, for the reference in double precision; 0: `scale` holds
+  /// What happens to scores before any is masked, such as "softcap(50) | alibi": steps of multiply(number),
+  /// softcap(number), alibi, bias and distance, one after another, of which one may be a bias. Read when it is given.
+  /// NULL: what softcap and bias say, which are 0 beside it.
+  const char* change;
 } flashmask_problem;
 
 /// Where CPU work runs, so that a host framework can lend its threads. `run` calls body(body_context, 0) …
@@ -840,6 +844,7 @@ typedef enum flashmask_feature {
   FLASHMASK_FEATURE_INVARIANT,
   FLASHMASK_FEATURE_BIAS,
   FLASHMASK_FEATURE_DISTANCE_BIAS,
+  FLASHMASK_FEATURE_ANY_CHANGE,
 } flashmask_feature;
 
 /// An entry of the kernel table, as flashmask/kernels.h describes it. Texts live as long as the process.

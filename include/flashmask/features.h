@@ -22,8 +22,9 @@ enum class Feature : std::uint8_t {
   invariant,              ///< the same bits whatever a document is packed with
   bias,                   ///< a bias of scores by a tensor
   distance_bias,          ///< a bias of scores by a table of distances
+  any_change,             ///< any other ScoreChange than a cap, then a bias
 };
-inline constexpr int kFeatureCount = 10;
+inline constexpr int kFeatureCount = 11;
 
 /// A set of features: what a kernel has, or what a call needs.
 class Features {

@@ -28,6 +28,7 @@
 #include "flashmask/reorder.h"
 #include "flashmask/row_ranges.h"
 #include "flashmask/schedule.h"
+#include "flashmask/score_change.h"
 #include "flashmask/slice.h"
 #include "flashmask/span.h"
 #include "flashmask/startend_row_indices.h"

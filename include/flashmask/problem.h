@@ -6,6 +6,7 @@
 #include <string>
 
 #include "flashmask/export.h"
+#include "flashmask/score_change.h"
 #include "flashmask/tensor.h"
 
 namespace flashmask {
@@ -14,14 +15,6 @@ namespace flashmask {
 inline constexpr std::int64_t kMaxHeadDim = 512;
 
 enum class Direction : std::uint8_t { forward, backward };
-
-/// What is added to scores, behind the softcap and ahead of the mask.
-enum class ScoreBias : std::uint8_t {
-  none,
-  alibi,      ///< −slope · |distance|, by AlibiTensors (Press et al. 2022, attention with linear biases)
-  tensor,     ///< a number for each score, by BiasTensor
-  distances,  ///< a number for each distance, by BiasTensor
-};
 
 /// Shapes, dtype and device of one attention call; everything but the data.
 /// q (batch, query_length, query_heads, head_dim); k (batch, key_length, kv_heads, head_dim);
@@ -41,11 +34,10 @@ struct Problem {
   std::optional<double> scale = {};
   /// Probability with which each attention probability is dropped, 0 to 0.99999; see dropout.h. 0: no dropout.
   double dropout = 0;
-  /// Where above 0 (1e-30 to 1e30), scores s become softcap · tanh(s / softcap), which lies within ± softcap, before
-  /// any is masked; 0: scores stay as they are. lse is that of the capped scores; sinks are not capped.
-  double softcap = 0;
-  ScoreBias bias = ScoreBias::none;
+  /// What happens to scores before any is masked, such as scores::softcap(50) | scores::alibi().
+  ScoreChange change = {};
 
+  /// What products of queries and keys are multiplied by: the scale, and the factor that the change begins with.
   FLASHMASK_API double softmax_scale() const;
 };
 
@@ -54,7 +46,8 @@ FLASHMASK_API void validate(const Problem& problem);
 
 /// Whether a problem's calls are given a BiasTensor.
 constexpr bool has_bias_tensor(const Problem& problem) {
-  return problem.bias == ScoreBias::tensor || problem.bias == ScoreBias::distances;
+  const ScoreBias bias = problem.change.bias();
+  return bias == ScoreBias::tensor || bias == ScoreBias::distances;
 }
 
 FLASHMASK_API std::string to_string(Direction direction);

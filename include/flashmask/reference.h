@@ -51,13 +51,15 @@ FLASHMASK_API Gradients backward(const Problem& problem, const Mask& mask, const
 /// The result of one query row: probabilities over the columns (0 where masked), output and lse.
 struct Row {
   std::vector<double> p, o;
-  std::vector<double> slopes;  ///< over the columns: the derivative of a changed score by the score; 1 without a cap
+  std::vector<double> slopes;       ///< over the columns: the derivative of a changed score by the score
+  std::vector<double> bias_slopes;  ///< the same by what a bias adds
   double lse = 0;
 };
 FLASHMASK_API Row row(const Problem& problem, const Mask& mask, const Inputs& inputs, std::int64_t batch,
                       std::int64_t head, std::int64_t query);
 
-/// Returns dL/dscore of one query row (before the cap and the scale), over the columns: P ∘ (dP − Δ + dlse) ∘ slopes.
+/// Returns dL/dscore of one query row (behind the scale and the factor that the change begins with), over the columns:
+/// P ∘ (dP − Δ + dlse) ∘ slopes.
 FLASHMASK_API std::vector<double> grad_scores(const Problem& problem, const Inputs& inputs, const Row& row,
                                               std::int64_t batch, std::int64_t head, std::int64_t query,
                                               std::span<const double> grad_o, std::span<const double> grad_lse);

@@ -40,7 +40,7 @@ def attention_of_arrays(
         arrays = [array.swapaxes(1, 2) for array in arrays]
     score = options.score
     problem = make_problem([array.shape for array in arrays], dtypes[0], options.scale or None, 0.0)
-    problem = problem.changed(score.cap, score.kind)
+    problem = problem._replace(change=score.text)
     given = None if options.sinks is None else _sinks(_array("sinks", options.sinks), problem)
     invariant = options.invariant
     live = _live_plan(mask, problem, invariant) if plan is None else _live_plan_of(plan, problem, invariant)

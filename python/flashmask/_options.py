@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, TypeAlias,
 from flashmask._abi.problem import check_dropout, check_scale
 from flashmask._arguments import boolean, choice, described
 from flashmask._backends import AUTOMATIC, BY_NAME, OURS, Backend, cudnn_of
-from flashmask.scores import UNCHANGED, ScoreChange, from_keywords
+from flashmask.scores import UNCHANGED, ScoreChange, from_keywords, step_of
 
 if TYPE_CHECKING:
     from flashmask._plans.plan import Plan
@@ -188,17 +188,17 @@ def options_with_plan(options: CallOptions, plan: Plan, mask: object) -> CallOpt
     if options.cudnn == BY_NAME:
         raise ValueError('backend="cudnn" came beside a plan, which is of our kernels; pass the mask instead')
     problem, score = plan.problem, options.score
-    scale, cap, kind = problem.scale or 0.0, problem.softcap, problem.bias_kind
-    if options.cudnn == OURS and not (scale or cap or kind or options.scale or score.cap or score.kind):
+    scale, change, kind = problem.scale or 0.0, problem.change, problem.bias_kind
+    if options.cudnn == OURS and not (scale or change or options.scale or score.text):
         return options
     if options.scale not in (0.0, scale):
         raise ValueError(f"scale is {options.scale}; the plan was made for {problem.scale}: leave it out")
-    if score.cap not in (0.0, cap):
-        raise ValueError(f"softcap is {score.cap}; the plan was made for {cap or None}: leave it out")
     if (score.kind == "alibi") != (kind == "alibi"):
         given, made = ("given", "without") if score.kind == "alibi" else ("not given", "with")
         raise ValueError(f"alibi_slopes is {given}, and the plan was made {made} alibi=True")
     if score.kind != kind:
         names = (f"{each}=True" if each else "no bias" for each in (score.kind, kind))
         raise ValueError("the call's bias fits a plan with {}; the plan was made with {}".format(*names))
-    return options._replace(scale=scale, score=ScoreChange(cap, kind, score.operands, score.origin), cudnn=OURS)
+    if score.text not in (change, step_of(kind)):
+        raise ValueError(f"score is {score!r}; the plan was made for {change!r}: leave out what is no bias")
+    return options._replace(scale=scale, score=ScoreChange(change, score.operands, score.origin), cudnn=OURS)

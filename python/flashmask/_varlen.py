@@ -240,7 +240,7 @@ def _score(score: ScoreChange, q: Tensor, k: Tensor, cu_q: Tensor, cu_k: Tensor)
     if score.kind == "alibi":
         if score.operands[1] is None and cu_q is not cu_k:
             positions = shared(_positions, (cu_q, cu_k), queries=q.shape[0], keys=k.shape[0])
-            return ScoreChange(score.cap, score.kind, (score.operands[0], *positions))
+            return ScoreChange(score.text, (score.operands[0], *positions))
     elif score.kind:
         (values,) = score.operands
         _check_torch(score.kind, values)
@@ -250,7 +250,7 @@ def _score(score: ScoreChange, q: Tensor, k: Tensor, cu_q: Tensor, cu_k: Tensor)
                 "in the whole call, as if each had as many queries as keys; where they do, pass one tensor for both"
             )
         check_shape(score.kind, values.shape, (None, q.shape[1], q.shape[0], k.shape[0]))
-        return ScoreChange(score.cap, score.kind, (values[None],), score.origin)
+        return ScoreChange(score.text, (values[None],), score.origin)
     return score
 
 

@@ -18,8 +18,9 @@ plain tensors and numbers, so that a program that calls them can be traced, save
   rows and columns of a larger problem this call computes, so that dropout decides as in that problem.
 - float32_key_gradients, in the backward only: returns the gradients of k and v in float32 for bfloat16 or float16
   tensors, to be added to others, such as those of other ranks, and rounded once. Not with a Plan.tensor that reorders.
-- softcap: scores s become softcap · tanh(s / softcap); 0: they are not capped.
-- alibi, alibi_slopes, query_positions, key_positions: False and None; or True and float32 [query heads] or [batch,
+- change: the steps that are done to scores, such as "softcap(50.0) | alibi": ScoreChange.text of flashmask.scores; "":
+  they stay as they are.
+- alibi_slopes, query_positions, key_positions: None; or where the change adds alibi, float32 [query heads] or [batch,
   query heads], beside None or numbers [1 or batch, tokens]: scores lose slope · |query position - key position|. They
   have no gradient.
 - deterministic: makes gradients the same bits on every run; on the CPU they always are.

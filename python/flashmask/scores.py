@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Changes of scores, which calls take as score=: a cap, then one bias, as scores.softcap(50.0) | scores.alibi(slopes).
+"""Changes of scores, which calls take as score=: steps joined by |, as scores.softcap(50.0) | scores.alibi(slopes).
 
-A score is scale · q·k. The mask comes last: what it hides stays hidden. Sinks are not changed.
+A score is scale · q·k, to which the steps are done one after another. The mask comes last: what it hides stays hidden.
+Sinks are not changed. GPUs compute a factor, then a cap, then a bias, each of which may be missing; CPUs any steps.
 """
 
 from __future__ import annotations
@@ -12,41 +13,61 @@ from typing import Any
 
 from flashmask._arguments import described, integer
 
-__all__ = ["ScoreChange", "alibi", "bias", "distance", "softcap"]
+__all__ = ["ScoreChange", "alibi", "bias", "distance", "multiply", "softcap"]
 
 OPERANDS = {
     "alibi": ("alibi_slopes", "query_positions", "key_positions"),
     "bias": ("bias",),
     "distance_bias": ("distance_bias",),
 }
-"""What may be added behind the cap, by the name that a Problem has for it, and what messages call its operands."""
+"""What a change may add to scores, by the name that keywords have for it, and what messages call its operands."""
+
+_KINDS = {"alibi": "alibi", "bias": "bias", "distance": "distance_bias"}
+"""Steps that add something, as a text writes them, and their names in OPERANDS."""
+
+
+def kind_of(text: str) -> str:
+    """Returns what a change that is written as `text` adds: one of OPERANDS, or nothing."""
+    return next((kind for step in text.split(" | ") if (kind := _KINDS.get(step))), "") if text else ""
+
+
+def step_of(kind: str) -> str:
+    """Returns how a text writes one of OPERANDS; "" for nothing."""
+    return next((step for step, each in _KINDS.items() if each == kind), "")
+
+
+def with_tensor(text: str) -> str:
+    """Returns the text of a change that adds what this one adds as a tensor of each score."""
+    return " | ".join("bias" if step in _KINDS else step for step in text.split(" | "))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ScoreChange:
-    """A cap and a bias, of which either may be missing. Immutable; made by this module's functions and joined by |.
+    """Steps that are done to scores, of which one may add a bias. Immutable; made by this module's functions and |.
 
-    Two are equal where their numbers are and their operands are the same objects.
+    Two are equal where their steps are and their operands are the same objects.
     """
 
-    cap: float = 0.0
-    """Scores s become cap · tanh(s / cap); 0: they are not capped."""
-    kind: str = ""
-    """What is added: one of OPERANDS, or nothing."""
+    text: str = ""
+    """The steps as the library reads them, such as "softcap(50.0) | alibi"."""
     operands: tuple[Any, ...] = ()
-    """As OPERANDS names them; positions may be None."""
+    """Of the bias, as OPERANDS names them; positions may be None."""
     origin: int = 0
     """The entry of a table that distance 0 gets."""
+
+    @property
+    def kind(self) -> str:
+        """What is added: one of OPERANDS, or nothing."""
+        return kind_of(self.text)
 
     def __or__(self, other: ScoreChange) -> ScoreChange:
         if not isinstance(other, ScoreChange):
             return NotImplemented
-        if other.cap and (self.cap or self.kind):
-            raise ValueError(f"{other!r} comes behind {self!r}; a change has one cap, which comes first")
         if self.kind and other.kind:
             _refuse_two(OPERANDS[self.kind][0], OPERANDS[other.kind][0])
         added = other if other.kind else self
-        return ScoreChange(self.cap or other.cap, added.kind, added.operands, added.origin)
+        text = " | ".join(each for each in (self.text, other.text) if each)
+        return ScoreChange(text, added.operands, added.origin)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ScoreChange) and self._compared == other._compared
@@ -56,16 +77,15 @@ class ScoreChange:
 
     @property
     def _compared(self) -> tuple[Any, ...]:
-        return self.cap, self.kind, self.origin, tuple(map(id, self.operands))
+        return self.text, self.origin, tuple(map(id, self.operands))
 
     def __repr__(self) -> str:
         """The calls that make it: the same text for every way of making it."""
         given = [described(each) for each in self.operands if each is not None]
         if self.origin:
             given.append(f"origin={self.origin}")
-        name = "distance" if self.kind == "distance_bias" else self.kind
-        parts = [f"softcap({self.cap})"] if self.cap else []
-        return " | ".join([*parts, f"{name}({', '.join(given)})"] if name else parts) or "unchanged"
+        called = (f"{step}({', '.join(given)})" if step in _KINDS else step for step in self.text.split(" | "))
+        return " | ".join(called) or "unchanged"
 
 
 UNCHANGED = ScoreChange()
@@ -79,7 +99,16 @@ def softcap(cap: float | None) -> ScoreChange:
         raise TypeError(f"softcap is {described(cap)}; expected a number above 0, or None for no cap")
     if cap != 0 and not 1e-30 <= cap <= 1e30:
         raise ValueError(f"softcap is {cap}; expected a number from 1e-30 to 1e30, or None for no cap")
-    return ScoreChange(float(cap))
+    return ScoreChange(f"softcap({float(cap)})") if cap else UNCHANGED
+
+
+def multiply(factor: float) -> ScoreChange:
+    """Scores are multiplied by a number, whose size is from 1e-30 to 1e30."""
+    if isinstance(factor, bool) or not isinstance(factor, (int, float)):
+        raise TypeError(f"multiply's factor is {described(factor)}; expected a number")
+    if not 1e-30 <= abs(factor) <= 1e30:
+        raise ValueError(f"multiply's factor is {factor}; expected a number whose size is from 1e-30 to 1e30")
+    return ScoreChange(f"multiply({float(factor)})")
 
 
 def alibi(slopes: Any, query_positions: Any = None, key_positions: Any = None) -> ScoreChange:
@@ -96,7 +125,7 @@ def alibi(slopes: Any, query_positions: Any = None, key_positions: Any = None) -
     """
     if (query_positions is None) != (key_positions is None):
         raise ValueError("one of query_positions and key_positions is given; give both or none")
-    return ScoreChange(kind="alibi", operands=(slopes, query_positions, key_positions))
+    return ScoreChange("alibi", operands=(slopes, query_positions, key_positions))
 
 
 def bias(values: Any) -> ScoreChange:
@@ -106,7 +135,7 @@ def bias(values: Any) -> ScoreChange:
     Differentiable: a dimension of 1 gets the sum over all that it stands for. Tiles that -inf hides are computed all
     the same; masks.from_bias(values) skips them.
     """
-    return ScoreChange(kind="bias", operands=(values,))
+    return ScoreChange("bias", operands=(values,))
 
 
 def distance(table: Any, origin: int = 0) -> ScoreChange:
@@ -116,7 +145,7 @@ def distance(table: Any, origin: int = 0) -> ScoreChange:
     there is no such entry. dtypes as for bias(). Differentiable. origin is the entry of distance 0: 0 where keys lie at
     or before their query, key length - 1 where a table of query length + key length - 1 entries holds all distances.
     """
-    return ScoreChange(kind="distance_bias", operands=(table,), origin=integer("distance_origin", origin))
+    return ScoreChange("distance", operands=(table,), origin=integer("distance_origin", origin))
 
 
 _softcap, _bias = softcap, bias  # whose names the keywords have

@@ -2,6 +2,8 @@
 #include "base/checks.h"
 
 #include <algorithm>
+#include <array>
+#include <charconv>
 #include <limits>
 
 #include "flashmask/error.h"
@@ -21,6 +23,12 @@ std::string grouped(std::int64_t value) {
 
 std::string counted(std::size_t count, const std::string& noun) {
   return grouped(static_cast<std::int64_t>(count)) + " " + noun + (count == 1 ? "" : "s");
+}
+
+std::string shortest(double number) {
+  std::array<char, 32> text{};
+  std::to_chars(text.data(), text.data() + text.size(), number);
+  return text.data();
 }
 
 void refuse(const std::string& message) { throw Error(Status::invalid_argument, message); }

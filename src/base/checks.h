@@ -19,6 +19,9 @@ std::string grouped(std::int64_t value);
 /// Formats a count and its noun: "1 document", "3 documents".
 std::string counted(std::size_t count, const std::string& noun);
 
+/// Returns the shortest text that reads back as the same number.
+std::string shortest(double number);
+
 /// Throws Status::invalid_argument.
 [[noreturn]] void refuse(const std::string& message);
 

@@ -37,7 +37,8 @@ static_assert(FLASHMASK_FEATURE_ALIBI == static_cast<int>(Feature::alibi));
 static_assert(FLASHMASK_FEATURE_INVARIANT == static_cast<int>(Feature::invariant));
 static_assert(FLASHMASK_FEATURE_BIAS == static_cast<int>(Feature::bias));
 static_assert(FLASHMASK_FEATURE_DISTANCE_BIAS == static_cast<int>(Feature::distance_bias));
-static_assert(FLASHMASK_FEATURE_DISTANCE_BIAS + 1 == kFeatureCount);
+static_assert(FLASHMASK_FEATURE_ANY_CHANGE == static_cast<int>(Feature::any_change));
+static_assert(FLASHMASK_FEATURE_ANY_CHANGE + 1 == kFeatureCount);
 static_assert(FLASHMASK_BIAS_NONE == static_cast<int>(ScoreBias::none));
 static_assert(FLASHMASK_BIAS_ALIBI == static_cast<int>(ScoreBias::alibi));
 static_assert(FLASHMASK_BIAS_TENSOR == static_cast<int>(ScoreBias::tensor));
@@ -84,6 +85,22 @@ std::optional<MaskForm> to_form(std::int32_t choice) {
   }
 }
 
+namespace {
+
+/// Returns the change of a problem's text, or that of the fields that say what was possible before it.
+ScoreChange to_change(const flashmask_problem& problem) {
+  const auto bias = enumerator(problem.bias, ScoreBias::distances, "problem.bias");
+  const bool by_fields = problem.softcap != 0 || bias != ScoreBias::none;
+  if (problem.change != nullptr && by_fields)
+    throw Error(Status::invalid_argument,
+                "problem.change is given, and softcap or bias too; write them into the change");
+  if (problem.change != nullptr) return ScoreChange::parse(problem.change);
+  const ScoreChange capped = problem.softcap != 0 ? scores::softcap(problem.softcap) : ScoreChange();
+  return bias != ScoreBias::none ? capped | ScoreChange({.kind = ScoreStep::Kind::add, .bias = bias}) : capped;
+}
+
+}  // namespace
+
 Problem to_problem(const flashmask_problem* given) {
   const flashmask_problem problem = read_struct(given, "problem");
   Problem result;
@@ -99,8 +116,7 @@ Problem to_problem(const flashmask_problem* given) {
   if (problem.scale != 0.0F) result.scale = problem.scale;
   if (problem.double_scale != 0.0) result.scale = problem.double_scale;
   result.dropout = problem.dropout;
-  result.softcap = problem.softcap;
-  result.bias = enumerator(problem.bias, ScoreBias::distances, "problem.bias");
+  result.change = to_change(problem);
   return result;
 }
 

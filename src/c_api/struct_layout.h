@@ -55,7 +55,7 @@ LAYOUT(flashmask_tensor, FIELD(data), FIELD(dtype), FIELD(device_type), FIELD(de
        FIELD(strides));
 LAYOUT(flashmask_problem, FIELD(struct_size), FIELD(batch), FIELD(query_length), FIELD(key_length), FIELD(query_heads),
        FIELD(kv_heads), FIELD(head_dim), FIELD(value_dim), FIELD(dtype), FIELD(device_type), FIELD(device_index),
-       FIELD(scale), FIELD(dropout), FIELD(softcap), FIELD(bias), FIELD(double_scale));
+       FIELD(scale), FIELD(dropout), FIELD(softcap), FIELD(bias), FIELD(double_scale), FIELD(change));
 LAYOUT(flashmask_executor, FIELD(struct_size), FIELD(context), FIELD(workers), FIELD(run));
 LAYOUT(flashmask_plan_options, FIELD(struct_size), FIELD(kernel), FIELD(executor), FIELD(visit), FIELD(form),
        FIELD(reorder), FIELD(deterministic), FIELD(forward_tiles), FIELD(backward_tiles), FIELD(skip_query_gradient),

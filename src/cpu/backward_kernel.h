@@ -120,7 +120,7 @@ class BackwardKernel {
         value_stride_(local_stride<Isa>(sizes.value_dim)),
         key_columns_(round_up_lanes<Isa>(sizes.head_dim)),
         value_columns_(round_up_lanes<Isa>(sizes.value_dim)),
-        scale_(sizes.scale),
+        scale_(sizes.gradient_scale),
         copies_(tile_copies<Isa>(sizes.dtype)) {
     Scratch scratch(memory);
     keys_transposed_ = scratch.take<Unit>(round_up_lanes<Isa>(key_units_) * kKeys);
@@ -161,7 +161,7 @@ class BackwardKernel {
     const TokenRun rows = task.sizes.queries.at(row0, kQueries);
     if (rows.count == 0) return;  // a tile of padding alone, which no row's sum waits for
     const TileBounds tile{row0, column0_, static_cast<int>(rows.count), columns_, rows.first, column_token_};
-    change_ = ScoreChange<Isa>(task.sizes, head.bias);
+    change_ = TileChange<Isa>(task.sizes, head.bias);
     if (change_.biases()) {
       query_positions_.read(head.bias.query_positions, tile.row_token, head.bias.row_shift, tile.rows);
       key_positions_.read(head.bias.key_positions, tile.column_token, 0, columns_);
@@ -305,17 +305,18 @@ class BackwardKernel {
                                                 Panel<Unit> values) {
     Accumulators<Isa, Rows, Isa::vectors> p =
         register_tile<Isa, Rows, Isa::vectors>({queries_ + q0 * key_stride_, key_stride_, 1}, keys, key_units_);
-    alignas(64) float softmax[Rows][kPanel<Isa>];   // P; where scores are capped, times their derivatives
-    alignas(64) float uncapped[Rows][kPanel<Isa>];  // P, where scores are capped and the gradient of a bias is wanted
+    alignas(64) float softmax[Rows][kPanel<Isa>];      // P, times the slopes of changed scores where they have any
+    alignas(64) float plain[Rows][kPanel<Isa>];        // P, where they have, for the gradient of a bias
+    alignas(64) float bias_slopes[Rows][kPanel<Isa>];  // where the change has more steps behind a bias
     if (change_.changes())
-      change_.change(p, query_positions_.at + q0, key_positions_.at + panel * kPanel<Isa>,
-                     bias_.at(q0, panel * kPanel<Isa>), bias_.line_stride(),
-                     [&](auto r, auto v, Vec slope)
-                         FLASHMASK_INLINE_LAMBDA { Isa::store(softmax[r] + v * Isa::lanes, slope); });
-    if (change_.caps()) {
-      exponentiate<Masked, Dropout, true>(head, tile, panel, q0, p, softmax, uncapped);
+      change_.change(p,
+                     {query_positions_.at + q0, key_positions_.at + panel * kPanel<Isa>,
+                      bias_.at(q0, panel * kPanel<Isa>), bias_.line_stride()},
+                     {softmax[0], bias_slopes[0]});
+    if (change_.has_slopes()) {
+      exponentiate<Masked, Dropout, true>(head, tile, panel, q0, p, softmax, plain);
     } else {
-      exponentiate<Masked, Dropout, false>(head, tile, panel, q0, p, softmax, uncapped);
+      exponentiate<Masked, Dropout, false>(head, tile, panel, q0, p, softmax, plain);
     }
     store_register_tile(probabilities_, panel, q0, p);
 
@@ -331,7 +332,9 @@ class BackwardKernel {
         ds.v[r][v] = Isa::sub(grad_p, delta);
       });
     });
-    if (change_.adds()) store_bias_gradient<Rows>(task, head, tile, panel, q0, ds, change_.caps() ? uncapped : softmax);
+    if (change_.has_bias_slopes()) multiply(plain[0], bias_slopes[0], Rows * kPanel<Isa>);
+    if (change_.adds())
+      store_bias_gradient<Rows>(task, head, tile, panel, q0, ds, change_.has_slopes() ? plain : softmax);
     unrolled<Rows>([&](auto r) FLASHMASK_INLINE_LAMBDA {
       unrolled<Isa::vectors>([&](auto v) FLASHMASK_INLINE_LAMBDA {
         ds.v[r][v] = Isa::mul(Isa::load(softmax[r] + v * Isa::lanes), ds.v[r][v]);
@@ -385,12 +388,16 @@ class BackwardKernel {
     });
   }
 
-  /// Turns scores into P in place. `softmax` also gets it, or P times what it holds where scores are capped; then
-  /// `uncapped` gets P.
-  template <bool Masked, bool Dropout, bool Capped, int Rows>
+  static FLASHMASK_INLINE void multiply(float* x, const float* factors, int count) {
+    for (int i = 0; i < count; i += Isa::lanes) Isa::store(x + i, Isa::mul(Isa::load(x + i), Isa::load(factors + i)));
+  }
+
+  /// Turns scores into P in place. `softmax` also gets it, or P times what it holds where that is slopes; then `plain`
+  /// gets P.
+  template <bool Masked, bool Dropout, bool Slopes, int Rows>
   FLASHMASK_INLINE void exponentiate(const BackwardHead& head, const TileBounds& tile, int panel, int q0,
                                      Accumulators<Isa, Rows, Isa::vectors>& p, float (&softmax)[Rows][kPanel<Isa>],
-                                     float (&uncapped)[Rows][kPanel<Isa>]) {
+                                     float (&plain)[Rows][kPanel<Isa>]) {
     const Vec scale = Isa::broadcast(change_.scale() * kLog2E);
     unrolled<Rows>([&](auto r) FLASHMASK_INLINE_LAMBDA {
       const Vec lse2 = Isa::broadcast(head.statistics.lse2[tile.row0 + q0 + r]);
@@ -401,8 +408,8 @@ class BackwardKernel {
           x = Isa::select(
               bits_[panel / kHalfPanels].word[q0 + r] >> (panel % kHalfPanels * kPanel<Isa> + v * Isa::lanes), x,
               Isa::broadcast(0.0f));
-        if constexpr (Capped) Isa::store(uncapped[r] + v * Isa::lanes, x);
-        Isa::store(kept, Capped ? Isa::mul(x, Isa::load(kept)) : x);
+        if constexpr (Slopes) Isa::store(plain[r] + v * Isa::lanes, x);
+        Isa::store(kept, Slopes ? Isa::mul(x, Isa::load(kept)) : x);
         if constexpr (Dropout) x = Isa::select(kept_bits(panel, q0 + r, v), x, Isa::broadcast(0.0f));
         p.v[r][v] = x;
       });
@@ -544,7 +551,7 @@ class BackwardKernel {
   Prefetch next_[2];
   VisibleLines<kQueries> bits_[kHalves], kept_[kHalves];
   TileExtent<Isa, kQueries> extent_[kHalves];
-  ScoreChange<Isa> change_;
+  TileChange<Isa> change_;
   TilePositions<Isa, kQueries> query_positions_;
   TilePositions<Isa, kKeys> key_positions_;
   BiasTile<Isa, kQueries, kKeys, false> bias_;

@@ -50,12 +50,12 @@ class BiasSums {
 
   void run() const {
     const std::int64_t lists = to_.shape[0] * to_.shape[1];
-    if (problem_.bias == ScoreBias::distances && to_.shape[2] == 1) {
+    if (problem_.change.bias() == ScoreBias::distances && to_.shape[2] == 1) {
       const std::int64_t bands = bands_of(problem_);
       each(lists * bands, [&](std::int64_t task, int worker) { sum_band(task / bands, task % bands, worker); });
       each(lists, [&](std::int64_t list, int) { join_bands(list); });
     } else {
-      if (problem_.bias == ScoreBias::distances)
+      if (problem_.change.bias() == ScoreBias::distances)
         each(lists * to_.shape[2],
              [&](std::int64_t row, int) { clear_bias_row(to_, row / to_.shape[2], row % to_.shape[2]); });
       const std::int64_t row_tiles = to_.shape[2] == 1 ? 1 : tiles_of(problem_.query_length, kBackwardRows);
@@ -149,7 +149,7 @@ class BiasSums {
   /// Writes the gradients of what a row adds to a tile's columns, as far as they have entries.
   void write(std::int64_t list, std::int64_t row, std::int64_t column0, const float* gradients) const {
     const std::int64_t to = offset(list, row), columns = std::min(kColumns, problem_.key_length - column0);
-    if (problem_.bias == ScoreBias::tensor) {
+    if (problem_.change.bias() == ScoreBias::tensor) {
       write_elements(to_, to + column0, gradients, columns);
       return;
     }
@@ -178,13 +178,13 @@ class BiasSums {
 }  // namespace
 
 bool has_own_values(const Problem& problem, const TensorView& values) {
-  return problem.bias == ScoreBias::tensor && values.shape[0] == problem.batch &&
+  return problem.change.bias() == ScoreBias::tensor && values.shape[0] == problem.batch &&
          values.shape[1] == problem.query_heads && values.shape[2] == problem.query_length;
 }
 
 std::size_t bias_gradient_floats(const Problem& problem, int workers) {
   if (!has_bias_tensor(problem)) return 0;
-  const std::int64_t lists = problem.bias == ScoreBias::distances ? problem.batch * problem.query_heads : 0;
+  const std::int64_t lists = problem.change.bias() == ScoreBias::distances ? problem.batch * problem.query_heads : 0;
   return static_cast<std::size_t>(workers * kTile + lists * bands_of(problem) * kBand);
 }
 

@@ -91,7 +91,7 @@ class ForwardKernel {
     const TokenRun rows = task.sizes.queries.at(row0_, kTile);
     row_token_ = rows.first;
     rows_ = static_cast<int>(rows.count);
-    change_ = ScoreChange<Isa>(task.sizes, task.bias);
+    change_ = TileChange<Isa>(task.sizes, task.bias);
     if (change_.biases()) query_positions_.read(task.bias.query_positions, row_token_, task.bias.row_shift, rows_);
     if (task.runs.count != 0) {
       copies_.load_transposed(queries_, keys_, key_stride_, task.q, row_token_, kTile, rows_, task.sizes.head_dim);
@@ -180,8 +180,9 @@ class ForwardKernel {
     Accumulators<Isa, Rows, Vectors> acc =
         register_tile<Isa, Rows, Vectors>({keys.data + key0 * keys.row_stride, keys.row_stride, 1}, queries, units_);
     if (change_.changes())
-      change_.change(acc, key_positions_.at + key0, query_positions_.at + lane0, bias_.at(key0, lane0),
-                     bias_.line_stride(), [](auto, auto, Vec) FLASHMASK_INLINE_LAMBDA {});
+      change_.change(
+          acc, {key_positions_.at + key0, query_positions_.at + lane0, bias_.at(key0, lane0), bias_.line_stride()},
+          {nullptr, nullptr});
     unrolled<Vectors>([&](auto v) FLASHMASK_INLINE_LAMBDA {
       const int lane = lane0 + v * Isa::lanes;
       Vec top = Isa::load(tile_maximum_ + lane);
@@ -349,7 +350,7 @@ class ForwardKernel {
   Prefetch output_rows_, next_[3], next_bias_;
   VisibleLines<kTile> bits_, kept_;
   TileExtent<Isa, kTile> extent_;
-  ScoreChange<Isa> change_;
+  TileChange<Isa> change_;
   TilePositions<Isa, kTile> query_positions_, key_positions_;
   BiasTile<Isa, kTile, kTile, true> bias_;
 };

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "base/units.h"
+#include "flashmask/score_change.h"
 #include "flashmask/tensor.h"
 #include "flashmask/tile.h"
 #include "mask/cell_words.h"
@@ -101,8 +102,11 @@ struct HeadSizes {
   DType dtype;
   int head_dim;
   int value_dim;
-  float scale;
-  float softcap;                 ///< 0: none
+  float scale;             ///< of products; the change of scores begins behind it
+  float gradient_scale;    ///< what turns gradients of changed scores, times their slopes, into those of products
+  float bias_factor;       ///< what turns them into those of what a bias adds
+  const ScoreStep* steps;  ///< [step_count] of the change of scores
+  int step_count;
   bool has_bias_tensor = false;  ///< whether tiles of bias values need memory
 };
 

@@ -103,7 +103,10 @@ inline HeadSizes head_sizes(const Plan& plan, std::int64_t batch) {
           static_cast<int>(problem.head_dim),
           static_cast<int>(problem.value_dim),
           static_cast<float>(problem.softmax_scale()),
-          static_cast<float>(problem.softcap),
+          static_cast<float>(problem.softmax_scale() * problem.change.later_factors()),
+          static_cast<float>(problem.change.bias_factors()),
+          problem.change.steps().data(),
+          static_cast<int>(problem.change.steps().size()),
           has_bias_tensor(problem)};
 }
 
@@ -118,7 +121,7 @@ inline HeadValues head_values(const Problem& problem, const BiasTensor& bias, st
                               std::int64_t query_head) {
   const TensorView& values = bias.values;
   const std::int64_t row_stride = values.shape[2] == 1 ? 0 : values.strides[2];
-  const bool by_distance = problem.bias == ScoreBias::distances;
+  const bool by_distance = problem.change.bias() == ScoreBias::distances;
   return {head_of(values, batch, query_head), values.dtype, row_stride, by_distance ? values.shape[3] : 0,
           problem.key_length - problem.query_length + bias.origin};
 }
@@ -127,7 +130,7 @@ inline HeadBias head_bias(const Problem& problem, const AlibiTensors& alibi, con
                           std::int64_t query_head) {
   HeadBias made{};
   if (has_bias_tensor(problem)) made.values = head_values(problem, bias, batch, query_head);
-  if (problem.bias != ScoreBias::alibi) return made;
+  if (problem.change.bias() != ScoreBias::alibi) return made;
   // An array for all batch entries has one entry, or one dimension less.
   const auto of_entry = [&](const TensorView& tensor, bool shared) {
     return static_cast<const float*>(tensor.data) + (shared ? 0 : batch * tensor.strides[0]);

@@ -15,7 +15,8 @@ std::string to_string(Feature feature) {
                                                              "ALiBi",
                                                              "invariance",
                                                              "biases of scores",
-                                                             "biases by distance"};
+                                                             "biases by distance",
+                                                             "changes of scores beyond a cap, then a bias"};
   const auto number = static_cast<std::size_t>(feature);
   return number < kNames.size() ? kNames[number] : "feature " + std::to_string(number);
 }
@@ -23,13 +24,14 @@ std::string to_string(Feature feature) {
 Features required(const Problem& problem) {
   // Names every field, so that a new one does not compile until it is decided here what kernels need for it.
   const auto& [batch, query_length, key_length, query_heads, kv_heads, head_dim, value_dim, dtype, device, scale,
-               dropout, softcap, bias] = problem;
+               dropout, change] = problem;
   Features needed;
   if (dropout > 0) needed.add(Feature::dropout);
-  if (softcap > 0) needed.add(Feature::softcap);
-  if (bias == ScoreBias::alibi) needed.add(Feature::alibi);
-  if (bias == ScoreBias::tensor) needed.add(Feature::bias);
-  if (bias == ScoreBias::distances) needed.add(Feature::distance_bias);
+  if (change.cap() > 0) needed.add(Feature::softcap);
+  if (change.bias() == ScoreBias::alibi) needed.add(Feature::alibi);
+  if (change.bias() == ScoreBias::tensor) needed.add(Feature::bias);
+  if (change.bias() == ScoreBias::distances) needed.add(Feature::distance_bias);
+  if (!change.is_cap_and_bias()) needed.add(Feature::any_change);
   return needed;
 }
 

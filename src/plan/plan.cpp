@@ -52,7 +52,7 @@ void check_moved(const char* option, const Problem& problem) {
     refuse_mask(std::string(option) + " and dropout" + on_device +
                 "; dropout belongs to a score's own row and column, which kernels do not see where tokens are moved: "
                 "take one of them");
-  if (problem.bias != ScoreBias::none)
+  if (problem.change.bias() != ScoreBias::none)
     refuse_mask(std::string(option) + " and a bias of scores" + on_device +
                 ", where tokens are moved and their positions are not: take one of them");
 }

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "flashmask/problem.h"
 
-#include <array>
-#include <charconv>
 #include <cmath>
 #include <cstdint>
 #include <limits>
 
+#include "base/checks.h"
 #include "flashmask/error.h"
 
 namespace flashmask {
@@ -18,13 +17,6 @@ void require(bool accepted, const char* field, std::int64_t given, const std::st
                 std::string("problem: ") + field + " is " + std::to_string(given) + "; expected " + expected);
 }
 
-/// Returns the shortest text that reads back as the same number.
-std::string shortest(double number) {
-  std::array<char, 32> text{};
-  std::to_chars(text.data(), text.data() + text.size(), number);
-  return text.data();
-}
-
 /// Probabilities are rounded to multiples of 2^−16; one that rounds to 1 would keep nothing.
 void require_dropout(double dropout) {
   if (dropout >= 0 && std::lround(dropout * 65536) < 65536) return;
@@ -33,17 +25,10 @@ void require_dropout(double dropout) {
                                             "multiple of 1/65536, and 1 would keep nothing");
 }
 
-/// Kernels compute with the cap and its reciprocal in float32.
-void require_softcap(double softcap) {
-  if (softcap == 0 || (softcap >= 1e-30 && softcap <= 1e30)) return;
-  throw Error(Status::invalid_argument,
-              "problem: softcap is " + shortest(softcap) + "; expected a number from 1e-30 to 1e30, or 0 for no cap");
-}
-
 }  // namespace
 
 double Problem::softmax_scale() const {
-  return scale.has_value() ? *scale : 1.0 / std::sqrt(static_cast<double>(head_dim));
+  return change.factor() * (scale.has_value() ? *scale : 1.0 / std::sqrt(static_cast<double>(head_dim)));
 }
 
 void validate(const Problem& problem) {
@@ -66,7 +51,6 @@ void validate(const Problem& problem) {
   if (!std::isfinite(static_cast<float>(problem.softmax_scale())))
     throw Error(Status::invalid_argument,
                 "problem: scale is not finite in float32; expected a number, or nothing for 1/sqrt(head_dim)");
-  require_softcap(problem.softcap);
 }
 
 std::string to_string(Direction direction) { return direction == Direction::forward ? "forward" : "backward"; }

@@ -85,7 +85,7 @@ void check_alibi(const TensorCheck& check, const Problem& p, const AlibiTensors&
   const auto absent = [&](const char* name, const TensorView& tensor) {
     if (tensor.present()) check.fail(name, "it is given, and the plan was made for a problem without ALiBi");
   };
-  if (p.bias != ScoreBias::alibi) {
+  if (p.change.bias() != ScoreBias::alibi) {
     absent("alibi_slopes", alibi.slopes);
     absent("query_positions", alibi.query_positions);
     return absent("key_positions", alibi.key_positions);
@@ -108,7 +108,8 @@ void check_bias(const TensorCheck& check, const Problem& p, const BiasTensor& bi
     return;
   }
   const auto either = [&](std::size_t axis, std::int64_t whole) { return values.shape[axis] == 1 ? 1 : whole; };
-  const std::int64_t last = p.bias == ScoreBias::distances ? std::max<std::int64_t>(values.shape[3], 1) : p.key_length;
+  const std::int64_t last =
+      p.change.bias() == ScoreBias::distances ? std::max<std::int64_t>(values.shape[3], 1) : p.key_length;
   check("bias", values, values.dtype, {either(0, p.batch), either(1, p.query_heads), either(2, p.query_length), last});
   constexpr std::int64_t kLimit = std::int64_t{1} << 31;
   if (bias.origin < -kLimit || bias.origin > kLimit)

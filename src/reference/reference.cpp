@@ -24,7 +24,7 @@ void require_bias(const Problem& p, const Inputs& in) {
   const std::int64_t whole[] = {p.batch, p.query_heads, p.query_length, p.key_length};
   std::int64_t size = 1;
   for (std::size_t axis = 0; axis < 4; ++axis) {
-    const bool any = axis == 3 && p.bias == ScoreBias::distances;
+    const bool any = axis == 3 && p.change.bias() == ScoreBias::distances;
     if (!any && shape[axis] != whole[axis] && (axis == 3 || shape[axis] != 1))
       refuse("reference: axis " + std::to_string(axis) + " of bias_shape is " + std::to_string(shape[axis]) +
              "; the problem needs " + (axis == 3 ? "" : "1 or ") + grouped(whole[axis]));
@@ -47,7 +47,7 @@ void require_fit(const Problem& p, const Mask& mask, const Inputs& in) {
                                  std::int64_t other) {
     if (std::ssize(given) != one) require_size(name, given.size(), other);
   };
-  if (p.bias == ScoreBias::alibi) {
+  if (p.change.bias() == ScoreBias::alibi) {
     require_either("alibi_slopes", in.alibi_slopes, p.query_heads, p.batch * p.query_heads);
     if (in.query_positions.empty() != in.key_positions.empty())
       refuse("reference: one of query_positions and key_positions is given; give both or none");
@@ -108,39 +108,35 @@ double alibi_of(const Place& at, const Inputs& in, std::int64_t j) {
 std::int64_t bias_index(const Place& at, const Inputs& in, std::int64_t j) {
   const std::array<std::int64_t, 4>& shape = in.bias_shape;
   const auto step = [&](std::size_t axis, std::int64_t i) { return shape[axis] == 1 ? 0 : i; };
-  const bool by_distance = at.p.bias == ScoreBias::distances;
+  const bool by_distance = at.p.change.bias() == ScoreBias::distances;
   const std::int64_t entry = by_distance ? at.i + at.p.key_length - at.p.query_length - j + in.bias_origin : j;
   if (entry < 0 || entry >= shape[3]) return -1;
   return ((step(0, at.b) * shape[1] + step(1, at.h)) * shape[2] + step(2, at.i)) * shape[3] + entry;
 }
 
 double bias_of(const Place& at, const Inputs& in, std::int64_t j) {
-  if (at.p.bias == ScoreBias::alibi) return alibi_of(at, in, j);
+  if (at.p.change.bias() == ScoreBias::alibi) return alibi_of(at, in, j);
   if (!has_bias_tensor(at.p)) return 0;
   const std::int64_t index = bias_index(at, in, j);
   return index < 0 ? 0 : in.bias[index];
-}
-
-void cap(double softcap, double& score, double& slope) {
-  const double y = std::tanh(score / softcap);
-  score = softcap * y;
-  slope = 1 - y * y;
 }
 
 /// Computes softmax(scale · q kᵀ) v over the columns that the row sees and its sink; other columns are never read.
 Row attend(const Place& at, const Inputs& in, const std::vector<std::int64_t>& seen) {
   const Problem& p = at.p;
   Row row{std::vector<double>(p.key_length), std::vector<double>(p.value_dim), std::vector<double>(p.key_length, 1),
-          at.sink(in)};
+          std::vector<double>(p.key_length, 1), at.sink(in)};
   if (seen.empty()) return row;
 
   const double* q = &in.q[at.query(p.head_dim)];
   const double sink = row.lse;
   double largest = sink;
   for (std::int64_t j : seen) {
-    row.p[j] = p.softmax_scale() * dot(q, &in.k[at.key(j, p.head_dim)], p.head_dim);
-    if (p.softcap > 0) cap(p.softcap, row.p[j], row.slopes[j]);
-    row.p[j] += bias_of(at, in, j);
+    const double score = p.softmax_scale() * dot(q, &in.k[at.key(j, p.head_dim)], p.head_dim);
+    const ScoreChange::Changed changed = p.change.apply(score, bias_of(at, in, j));
+    row.p[j] = changed.value;
+    row.slopes[j] = changed.slope;
+    row.bias_slopes[j] = changed.bias_slope;
     largest = std::max(largest, row.p[j]);
   }
   largest = std::max(largest, std::numeric_limits<double>::lowest());  // a bias of −∞ hides what the mask shows
@@ -178,7 +174,7 @@ double delta_of(const Place& at, const Row& row, std::span<const double> grad_o,
          (grad_lse.empty() ? 0.0 : grad_lse[at.lse()]);
 }
 
-/// dL / d(changed score), over the columns: the gradient of what a bias adds.
+/// dL / d(changed score), over the columns.
 std::vector<double> grad_changed_scores(const Place& at, const Inputs& in, const Row& row,
                                         std::span<const double> grad_o, std::span<const double> grad_lse) {
   const Problem& p = at.p;
@@ -239,7 +235,7 @@ Gradients backward(const Problem& p, const Mask& mask, const Inputs& in, std::sp
       add_scaled(&grad.k[k], ds, &in.q[q], p.head_dim);
       add_scaled(&grad.v[v], row.p[j] * at.kept(in, j), &grad_o[go], p.value_dim);
       const std::int64_t bias = has_bias_tensor(p) ? bias_index(at, in, j) : -1;
-      if (bias >= 0) grad.bias[bias] += changed[j];
+      if (bias >= 0) grad.bias[bias] += changed[j] * row.bias_slopes[j];
     }
     if (!in.sinks.empty() && row.lse != -HUGE_VAL)
       grad.sinks[at.sink(in.sinks.size())] -= std::exp(at.sink(in) - row.lse) * delta_of(at, row, grad_o, grad_lse);

@@ -396,6 +396,14 @@ TEST(PlanHandle, RefusesWhatNoKernelServes) {
   problem.bias = std::int64_t{1} << 32;
   expect_refused(flashmask_plan_create(mask.get(), &problem, nullptr, &plan), FLASHMASK_INVALID_ARGUMENT,
                  "problem.bias is 4294967296; give 0 to 3");
+  problem = kProblem;
+  problem.change = "softcap(50) | sigmoid";
+  expect_refused(flashmask_plan_create(mask.get(), &problem, nullptr, &plan), FLASHMASK_INVALID_ARGUMENT,
+                 "score: \"sigmoid\" is no step of a change");
+  problem.change = "softcap(50)";
+  problem.bias = FLASHMASK_BIAS_ALIBI;
+  expect_refused(flashmask_plan_create(mask.get(), &problem, nullptr, &plan), FLASHMASK_INVALID_ARGUMENT,
+                 "problem.change is given, and softcap or bias too");
   EXPECT_EQ(plan, nullptr);
 }
 

@@ -258,6 +258,24 @@ TEST(Reference, IsWhatTheKernelsComputeWithABias) {
   }
 }
 
+TEST(Reference, IsWhatTheKernelsComputeWithAChangeThatIsWritten) {
+  const MaskHandle window = make(flashmask_mask_sliding_window, 30, 41, 9);
+  BothWays written(kProblem), fields(kProblem);
+  for (BothWays* both : {&written, &fields}) both->add_bias(FLASHMASK_BIAS_TENSOR, {1, 4, 30, 41}, 0);
+  written.p.bias = FLASHMASK_BIAS_NONE;
+  written.p.change = "softcap(2) | bias";
+  fields.p.softcap = 2;
+  for (BothWays* both : {&written, &fields}) {
+    both->run(window.get(), true);
+    both->expect_same();
+  }
+  EXPECT_EQ(written.o.wide, fields.o.wide);
+  written.p.change = "bias | softcap(2) | multiply(3)";
+  written.run(window.get(), true);
+  written.expect_same();
+  EXPECT_NE(written.o.wide, fields.o.wide);
+}
+
 TEST(Reference, RefusesABiasThatIsMissing) {
   const MaskHandle mask = make(flashmask_mask_full, 30, 41);
   BothWays both(kProblem);

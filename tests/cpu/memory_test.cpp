@@ -99,11 +99,11 @@ TEST_P(Memory, WithoutQueriesTheKeysHaveZeroGradients) {
 
 TEST_P(Memory, WithoutKeysOrQueriesTheGradientOfABiasIsZero) {
   for (const auto& [rows, columns] : {std::pair<std::int64_t, std::int64_t>{70, 0}, {0, 70}, {0, 0}})
-    for (const ScoreBias bias : {ScoreBias::tensor, ScoreBias::distances})
+    for (const ScoreChange& bias : {scores::bias(), scores::distance()})
       for (const std::int64_t batch : {1, 2}) {  // rows share a table of distances where there are two
         Problem p = problem(rows, columns);
         p.batch = batch;
-        p.bias = bias;
+        p.change = bias;
         const check::AttentionTensors tensors(p, 1);
         test::attend(plan(masks::full(rows, columns), p, test::forced(GetParam())), tensors);
         EXPECT_TRUE(test::all_equal(*tensors.grad_bias, 0.0f)) << rows << " x " << columns << ", batch " << batch;

@@ -13,7 +13,7 @@ class Softcap : public test::EveryLevel {
  protected:
   Problem capped(double softcap) const {
     Problem p = problem(200, 200);
-    p.softcap = softcap;
+    p.change = scores::softcap(softcap);
     p.scale = 1.0F;
     return p;
   }

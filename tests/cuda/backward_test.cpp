@@ -349,10 +349,10 @@ TEST_P(CudaBackward, HasNoGradientWithoutQueriesOrKeys) {
 
 TEST_P(CudaBackward, HasNoGradientOfABiasWithoutQueriesOrKeys) {
   for (const auto& [rows, columns] : {std::pair<std::int64_t, std::int64_t>{0, 200}, {200, 0}})
-    for (const ScoreBias bias : {ScoreBias::tensor, ScoreBias::distances})
+    for (const ScoreChange& change : {scores::bias(), scores::distance()})
       for (const std::int64_t batch : {1, 2}) {  // rows share a table of distances where there are two
         Problem problem = problem_for(GetParam(), rows, columns);
-        problem.bias = bias;
+        problem.change = change;
         problem.batch = batch;
         if (!why_not(GetParam(), problem, GetParam().predicate).empty()) continue;
         const AttentionTensors host(problem, 9);

@@ -36,8 +36,7 @@ struct Case {
   std::int64_t query_heads = 2, kv_heads = 1, head_dim = 0, value_dim = 0;  // 0: the kernel's
   double dropout = 0;
   bool part = false;  // of a larger problem, whose decisions it takes
-  double softcap = 0;
-  ScoreBias bias = ScoreBias::none;
+  ScoreChange change = {};
   std::vector<std::int64_t> bias_shape = {};  // empty: one that AttentionTensors chooses
 };
 
@@ -101,8 +100,7 @@ struct Call {
     problem.value_dim = with.value_dim == 0 ? kHeadDim : with.value_dim;
     problem.dtype = std::is_same_v<T, __half> ? DType::f16 : DType::bf16;
     problem.dropout = with.dropout;
-    problem.softcap = with.softcap;
-    problem.bias = with.bias;
+    problem.change = with.change;
     return problem;
   }
 

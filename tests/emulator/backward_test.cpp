@@ -188,41 +188,42 @@ void expect_right_with(const Case& with) {
 /// A cap that most scores are close to, one that they are far from, and the first together with dropout.
 TYPED_TEST(EmulatedBackward, CapsScoresAsTheReferenceDoes) {
   using Way = typename TypeParam::WithChanges;
-  expect_right_with<Way>({.name = "a window", .mask = masks::sliding_window(150, 200, 70), .softcap = 1});
   expect_right_with<Way>(
-      {.name = "causal, as bits", .mask = masks::causal(130, 150), .form = MaskForm::bits, .softcap = 50});
+      {.name = "a window", .mask = masks::sliding_window(150, 200, 70), .change = scores::softcap(1)});
+  expect_right_with<Way>({.name = "causal, as bits",
+                          .mask = masks::causal(130, 150),
+                          .form = MaskForm::bits,
+                          .change = scores::softcap(50)});
   expect_right_with<typename Way::WithDropout>(
-      {.name = "causal with dropout", .mask = masks::causal(130, 150), .dropout = 0.3, .softcap = 1});
+      {.name = "causal with dropout", .mask = masks::causal(130, 150), .dropout = 0.3, .change = scores::softcap(1)});
 }
 
 /// Alone, with a softcap, and with dropout. The batch has two entries, and so positions that are not in order.
 TYPED_TEST(EmulatedBackward, BiasesScoresByDistance) {
   using Way = typename TypeParam::WithChanges;
-  constexpr auto kAlibi = ScoreBias::alibi;
-  expect_right_with<Way>({.name = "a window", .mask = masks::sliding_window(150, 200, 70), .bias = kAlibi});
+  const auto kAlibi = scores::alibi();
+  expect_right_with<Way>({.name = "a window", .mask = masks::sliding_window(150, 200, 70), .change = kAlibi});
   expect_right_with<Way>({.name = "causal with a softcap, as bits",
                           .mask = masks::causal(130, 150),
                           .form = MaskForm::bits,
-                          .softcap = 2,
-                          .bias = kAlibi});
+                          .change = scores::softcap(2) | kAlibi});
   expect_right_with<typename Way::WithDropout>(
-      {.name = "causal with dropout", .mask = masks::causal(130, 150), .dropout = 0.3, .bias = kAlibi});
+      {.name = "causal with dropout", .mask = masks::causal(130, 150), .dropout = 0.3, .change = kAlibi});
 }
 
 /// Where rows have values of their own, which the batch shares, and where they share a table of distances. A tenth of
 /// the values hides its score.
 TYPED_TEST(EmulatedBackward, BiasesScoresByTensors) {
   using Way = typename TypeParam::WithChanges;
-  expect_right_with<Way>({.name = "a window", .mask = masks::sliding_window(150, 200, 70), .bias = ScoreBias::tensor});
+  expect_right_with<Way>({.name = "a window", .mask = masks::sliding_window(150, 200, 70), .change = scores::bias()});
   expect_right_with<Way>({.name = "causal with a softcap and an odd number of keys, as bits",
                           .mask = masks::causal(130, 151),
                           .form = MaskForm::bits,
-                          .softcap = 2,
-                          .bias = ScoreBias::tensor});
+                          .change = scores::softcap(2) | scores::bias()});
   expect_right_with<typename Way::WithDropout>({.name = "causal with dropout, by distance",
                                                 .mask = masks::causal(130, 150),
                                                 .dropout = 0.3,
-                                                .bias = ScoreBias::distances});
+                                                .change = scores::distance()});
 }
 
 TYPED_TEST(EmulatedBackward, ReadsNoKeysOfSkippedTiles) {

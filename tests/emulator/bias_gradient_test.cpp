@@ -24,7 +24,7 @@ void run(Call<T, 64>& call, const Case& with, TileShape map_tile) {
       static_cast<std::size_t>(bias_parts(problem) * problem.query_heads) * 9 * kBiasTile * kBiasTile, NAN);
   const BiasGradientArguments arguments = bias_gradient_arguments(problem, tensors, call.statistics(), partial.data(),
                                                                   map.view(), map_tile, call.mask.view(), call.score());
-  if (arguments.sums == BiasSums::tiles && problem.bias == ScoreBias::distances)
+  if (arguments.sums == BiasSums::tiles && problem.change.bias() == ScoreBias::distances)
     for (std::int64_t i = 0; i < call.tensors.grad_bias->size(); ++i) call.tensors.grad_bias->set(i, 0);
   const auto run_blocks = [&](int blocks, const auto& kernel) {
     if (blocks == 0) return;
@@ -50,18 +50,17 @@ void expect_right(const Case& with, TileShape map_tile = {64, 128}) {
 }
 
 TEST(EmulatedBiasGradient, IsThatOfTheReferenceForEachScore) {
-  constexpr auto kTensor = ScoreBias::tensor;
+  const auto kTensor = scores::bias();
   expect_right<__nv_bfloat16>({.name = "not shared",
                                .mask = masks::sliding_window(150, 200, 70),
                                .copies = Copies::late,
-                               .bias = kTensor,
+                               .change = kTensor,
                                .bias_shape = {2, 2, 150, 200}});
   expect_right<__half>({.name = "shared by the batch, an odd number of keys, as bits",
                         .mask = masks::causal(300, 331),
                         .form = MaskForm::bits,
                         .copies = Copies::early,
-                        .softcap = 2,
-                        .bias = kTensor,
+                        .change = scores::softcap(2) | kTensor,
                         .bias_shape = {1, 2, 300, 331}},
                        {64, 64});
   expect_right<__nv_bfloat16>({.name = "shared by heads, every tile, with dropout",
@@ -70,7 +69,7 @@ TEST(EmulatedBiasGradient, IsThatOfTheReferenceForEachScore) {
                                .head_dim = 104,
                                .value_dim = 40,
                                .dropout = 0.3,
-                               .bias = kTensor,
+                               .change = kTensor,
                                .bias_shape = {2, 1, 200, 150}},
                               {128, 64});
 }
@@ -78,31 +77,31 @@ TEST(EmulatedBiasGradient, IsThatOfTheReferenceForEachScore) {
 TEST(EmulatedBiasGradient, AddsUpRowsThatShareValues) {
   expect_right<__nv_bfloat16>({.name = "a value for each key",
                                .mask = masks::causal(300, 290),
-                               .bias = ScoreBias::tensor,
+                               .change = scores::bias(),
                                .bias_shape = {2, 1, 1, 290}});
 }
 
 TEST(EmulatedBiasGradient, AddsUpDistances) {
-  constexpr auto kDistances = ScoreBias::distances;
+  const auto kDistances = scores::distance();
   expect_right<__nv_bfloat16>({.name = "one table, some distances without an entry",
                                .mask = masks::sliding_window(300, 200, 130),
-                               .bias = kDistances,
+                               .change = kDistances,
                                .bias_shape = {1, 2, 1, 321}});
   expect_right<__half>({.name = "more entries than distances, as bits",
                         .mask = masks::causal(140, 290),
                         .form = MaskForm::bits,
-                        .bias = kDistances,
+                        .change = kDistances,
                         .bias_shape = {2, 1, 1, 900}});
   expect_right<__nv_bfloat16>({.name = "a table for each row",
                                .mask = masks::causal(200, 200),
-                               .bias = kDistances,
+                               .change = kDistances,
                                .bias_shape = {1, 2, 200, 40}});
 }
 
 TEST(EmulatedBiasGradient, IsZeroWithoutKeys) {
   expect_right<__nv_bfloat16>({.name = "a table of distances",
                                .mask = masks::full(200, 0),
-                               .bias = ScoreBias::distances,
+                               .change = scores::distance(),
                                .bias_shape = {1, 2, 1, 321}});
 }
 

@@ -151,7 +151,7 @@ void expect_right_with_softcap() {
   for (const double softcap : {1.0, 50.0}) {
     SCOPED_TRACE(softcap);
     Problem problem = problem_for<Shape>({150, 203, 4, 2, 2});
-    problem.softcap = softcap;
+    problem.change = scores::softcap(softcap);
     expect_right<Changing<Shape>>(masks::sliding_window(150, 203, 90), problem, check::Sinks::of_heads);
     problem.dropout = 0.1;
     expect_right<Changing<Dropping<Shape>>>(masks::sliding_window(150, 203, 90), problem);
@@ -171,9 +171,9 @@ template <class Shape>
 void expect_right_with_alibi() {
   for (const int batch : {1, 2}) {
     Problem problem = problem_for<Shape>({150, 203, 4, 2, batch});
-    problem.bias = ScoreBias::alibi;
+    problem.change = scores::alibi();
     expect_right<Changing<Shape>>(masks::sliding_window(150, 203, 90), problem);
-    problem.softcap = 2;
+    problem.change = scores::softcap(2) | scores::alibi();
     problem.dropout = 0.1;
     expect_right<Changing<Dropping<Shape>>>(masks::causal(150, 203), problem);
   }
@@ -189,30 +189,30 @@ TEST(EmulatedForward, BiasesScoresByDistance) {
 
 /// A batch of one has float32 values, one of two 16-bit ones: in pairs where the keys are even in number.
 template <class Shape>
-void expect_right_with_bias(ScoreBias bias) {
+void expect_right_with_bias(const ScoreChange& bias) {
   for (const int batch : {1, 2}) {
     Problem problem = problem_for<Shape>({150, 203, 4, 2, batch});
-    problem.bias = bias;
+    problem.change = bias;
     expect_right<Changing<Shape>>(masks::sliding_window(150, 203, 90), problem);
     problem.key_length = 204;
-    problem.softcap = 2;
+    problem.change = scores::softcap(2) | bias;
     problem.dropout = 0.1;
     expect_right<Changing<Dropping<Shape>>>(masks::full(150, 204), problem);
   }
 }
 
 TEST(EmulatedForward, BiasesScoresByTensors) {
-  expect_right_with_bias<Of64>(ScoreBias::tensor);
-  expect_right_with_bias<Large128>(ScoreBias::tensor);
-  expect_right_with_bias<Of192>(ScoreBias::tensor);
-  expect_right_with_bias<Of64>(ScoreBias::distances);
-  expect_right_with_bias<Small256>(ScoreBias::distances);
+  expect_right_with_bias<Of64>(scores::bias());
+  expect_right_with_bias<Large128>(scores::bias());
+  expect_right_with_bias<Of192>(scores::bias());
+  expect_right_with_bias<Of64>(scores::distance());
+  expect_right_with_bias<Small256>(scores::distance());
 }
 
 /// Rows that a bias hides throughout see nothing, also where the mask shows them all.
 TEST(EmulatedForward, HidesRowsWhoseBiasIsMinusInfinity) {
   Problem problem = problem_for<Of64>({128, 192, 2, 1, 2});
-  problem.bias = ScoreBias::tensor;
+  problem.change = scores::bias();
   AttentionTensors tensors(problem, 7);
   for (std::int64_t head = 0; head < 2; ++head)
     for (std::int64_t column = 0; column < 192; ++column)
@@ -226,7 +226,7 @@ TEST(EmulatedForward, HidesRowsWhoseBiasIsMinusInfinity) {
 /// Values under tiles that the mask hides may be anything.
 TEST(EmulatedForward, UsesNoBiasOfMaskedScores) {
   Problem problem = problem_for<Of64>({150, 203, 2, 1, 2});
-  problem.bias = ScoreBias::tensor;
+  problem.change = scores::bias();
   const Mask mask = masks::causal(150, 203);
   AttentionTensors tensors(problem, 7), poisoned(problem, 7);
   for (std::int64_t head = 0; head < 2; ++head)

@@ -77,13 +77,13 @@ TEST(EmulatedWideBackward, CapsScoresAsTheReferenceDoes) {
                                    .head_dim = 264,
                                    .value_dim = 264,
                                    .dropout = 0.1,
-                                   .softcap = 1});
+                                   .change = scores::softcap(1)});
   expect_gradients<__half>({.name = "causal, as bits",
                             .mask = masks::causal(70, 150),
                             .form = MaskForm::bits,
                             .head_dim = 264,
                             .value_dim = 264,
-                            .softcap = 50});
+                            .change = scores::softcap(50)});
 }
 
 TEST(EmulatedWideBackward, BiasesScoresByDistance) {
@@ -91,8 +91,7 @@ TEST(EmulatedWideBackward, BiasesScoresByDistance) {
                                    .mask = masks::causal(70, 150),
                                    .head_dim = 264,
                                    .value_dim = 264,
-                                   .softcap = 2,
-                                   .bias = ScoreBias::alibi});
+                                   .change = scores::softcap(2) | scores::alibi()});
 }
 
 TEST(EmulatedWideBackward, GivesGradientsOfKeysInFloat32) {

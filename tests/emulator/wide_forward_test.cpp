@@ -55,7 +55,7 @@ TEST(EmulatedWideForward, DropsWhatTheReferenceDrops) {
 TEST(EmulatedWideForward, CapsScoresAsTheReferenceDoes) {
   Problem problem = problem_for<Forward>({100, 203, 4, 2, 2}, 264, 264);
   for (const double softcap : {1.0, 50.0}) {
-    problem.softcap = softcap;
+    problem.change = scores::softcap(softcap);
     expect_right<Forward>(masks::sliding_window(100, 203, 90), problem);
   }
 }
@@ -63,7 +63,7 @@ TEST(EmulatedWideForward, CapsScoresAsTheReferenceDoes) {
 TEST(EmulatedWideForward, BiasesScoresByDistance) {
   for (const int batch : {1, 2}) {  // without positions, and with some
     Problem problem = problem_for<Forward>({100, 203, 4, 2, batch}, 264, 264);
-    problem.bias = ScoreBias::alibi;
+    problem.change = scores::alibi();
     expect_right<Forward>(masks::sliding_window(100, 203, 90), problem);
   }
 }

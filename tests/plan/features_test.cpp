@@ -42,16 +42,26 @@ TEST(Features, AProblemNeedsDropoutWhereItHasSome) {
 
 TEST(Features, AProblemNeedsASoftcapWhereItHasOne) {
   Problem problem;
-  problem.softcap = 50;
+  problem.change = scores::softcap(50);
   EXPECT_EQ(required(problem), Features{Feature::softcap});
 }
 
 TEST(Features, AProblemNeedsTheBiasThatItHas) {
   Problem problem;
-  problem.bias = ScoreBias::tensor;
+  problem.change = scores::bias();
   EXPECT_EQ(required(problem), Features{Feature::bias});
-  problem.bias = ScoreBias::distances;
+  problem.change = scores::distance();
   EXPECT_EQ(required(problem), Features{Feature::distance_bias});
+}
+
+TEST(Features, AFactorBelongsToTheScaleAndOtherChainsAreAFeature) {
+  Problem problem;
+  problem.change = scores::multiply(2) | scores::softcap(50) | scores::alibi();
+  EXPECT_EQ(required(problem), (Features{Feature::softcap, Feature::alibi}));
+  problem.change = scores::softcap(50) | scores::multiply(2);
+  EXPECT_EQ(required(problem), (Features{Feature::softcap, Feature::any_change}));
+  problem.change = scores::bias() | scores::softcap(50);
+  EXPECT_EQ(required(problem), (Features{Feature::bias, Feature::any_change}));
 }
 
 /// Whether `other` takes all calls that `kernel` takes, and these with the feature.

@@ -220,7 +220,7 @@ TEST(Tensors, OfARankBeyondTheirShapeAreRefused) {
 
 TEST(Tensors, PositionsThatFloat32DoesNotHoldAreRefused) {
   Problem p = small_problem();
-  p.bias = ScoreBias::alibi;
+  p.change = scores::alibi();
   const Plan planned = plan(masks::full(20, 30), p);
   check::AttentionTensors tensors(p, 1);
   for (const float position : {16777215.0F, -16777215.0F}) {

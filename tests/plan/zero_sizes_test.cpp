@@ -108,10 +108,10 @@ Problem problem_of(const MaskShape& shape, std::int64_t dims) {
 
 void expect_attended(const Mask& mask) {
   const MaskShape& shape = mask.shape();
-  for (const ScoreBias bias : {ScoreBias::none, ScoreBias::alibi, ScoreBias::tensor, ScoreBias::distances}) {
+  for (const ScoreChange& change : {ScoreChange(), scores::alibi(), scores::bias(), scores::distance()}) {
     Problem p = problem_of(shape, 8);
-    p.bias = bias;
-    const check::AttentionTensors t(p, 1, bias == ScoreBias::none ? check::Sinks::of_heads : check::Sinks::none);
+    p.change = change;
+    const check::AttentionTensors t(p, 1, change == ScoreChange() ? check::Sinks::of_heads : check::Sinks::none);
     const Plan planned = plan(mask, p);
     forward(planned, t.forward());
     backward(planned, t.backward());

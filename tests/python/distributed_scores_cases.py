@@ -76,7 +76,9 @@ def one_device(mask, changes, dropout):
 
     def attend(q, k, v):
         seed = seed_offset_of(None, dropout, q.device)
-        given = {**changes, "alibi": "alibi_slopes" in changes}
+        given = dict(changes)
+        steps = [f"softcap({given.pop('softcap')})"] if "softcap" in given else []
+        given["change"] = " | ".join(steps + ["alibi"] * ("alibi_slopes" in given))
         return flashmask.operators.forward(q, k, v, mask.tensor, None, False, 0.0, dropout, seed, **given)
 
     return attend
@@ -263,7 +265,7 @@ def the_operator_passes_opcheck(group, rank):
     tensors = [each.requires_grad_() for each in sharding.shard(*(each.detach() for each in whole))]
     where = sharding._tensors["mask"], sharding._name
     positions = sharding.shard(positions_of(tokens))
-    given = 0.0, None, None, 2.0, SLOPES, positions, positions.clone()
+    given = 0.0, None, None, "softcap(2.0) | alibi", SLOPES, positions, positions.clone()
     torch.library.opcheck(torch.ops.flashmask.shard_forward.default, (*tensors, *where, 0.0, True, 0, *given))
 
 

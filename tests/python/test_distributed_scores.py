@@ -19,7 +19,12 @@ def test_cases_on_all_ranks(tmp_path):
 
 @pytest.mark.parametrize(
     ("call", "size"),
-    [(Call(), "small"), (Call(dropout=0.1), "small"), (Call(softcap=2.0), "large"), (Call(alibi=True), "large")],
+    [
+        (Call(), "small"),
+        (Call(dropout=0.1), "small"),
+        (Call(change="softcap(2.0)"), "large"),
+        (Call(change="alibi"), "large"),
+    ],
 )
 def test_changed_scores_never_ask_for_small_tiles(call, size):
     """One GPU takes large tiles for these whatever the mask is, and some of their kernels have no small ones."""

@@ -66,10 +66,7 @@ def test_a_plan_says_what_it_is():
         "scale": 0.5,
         "dropout": 0.0,
         "device": "cpu",
-        "softcap": 0.0,
-        "alibi": False,
-        "bias": False,
-        "distance_bias": False,
+        "change": "",
     }
     assert ".forward.f32." in plan.kernel("forward")
     assert ".backward.f32." in plan.kernel("backward")

@@ -27,6 +27,9 @@ def inputs(rows=N, columns=N, dtype=torch.float32):
     return [t.to(dtype) for t in random_inputs(BATCH, rows, columns, HEADS, KV_HEADS, 16, 24)]
 
 
+STEPS = {1: "bias", 2: "distance"}
+
+
 @pytest.mark.parametrize("softcap", [None, 2.0])
 @pytest.mark.parametrize("name", FAMILIES)
 def test_every_family_has_the_gradients_of_the_formula(name, softcap):
@@ -99,7 +102,7 @@ def test_gradients_are_those_of_finite_differences(shape, kind, dropout):
     sinks = torch.randn(2, dtype=torch.float64, requires_grad=True)
     bias = torch.randn(*shape, 7 if kind == 1 else 5, dtype=torch.float64, requires_grad=True)
     mask, seed = masks.sliding_window(6, 7, 3), torch.tensor([11, 3])
-    changes = {"softcap": 0.7, "bias_kind": kind, "distance_origin": 2 if kind == 2 else 0}
+    changes = {"change": f"softcap(0.7) | {STEPS[kind]}", "distance_origin": 2 if kind == 2 else 0}
     assert torch.autograd.gradcheck(
         lambda q, k, v, s, b: forward(
             q, k, v, mask.tensor, None, False, 0.0, dropout, seed, sinks=s, bias=b, **changes
@@ -117,7 +120,7 @@ def test_dropped_probabilities_have_the_gradients_of_what_is_kept():
     found = []
     for dtype in (torch.float32, torch.float64):
         leaves = [t.detach().to(dtype).requires_grad_() for t in (q, k, v, bias)]
-        o, _ = forward(*leaves[:3], mask.tensor, None, False, 0.0, 0.25, seed, bias=leaves[3], bias_kind=1)
+        o, _ = forward(*leaves[:3], mask.tensor, None, False, 0.0, 0.25, seed, change="bias", bias=leaves[3])
         found.append(torch.autograd.grad(o, leaves, grad_o.to(dtype)))
     for a, b in zip(*found, strict=True):
         torch.testing.assert_close(a.double(), b, atol=1e-5, rtol=1e-5)
@@ -285,7 +288,7 @@ def test_opcheck_passes(kind, sinks):
     bias = random_bias(1, HEADS, 1, N, hidden=False).requires_grad_()
     arguments = (masks.causal(N, N).tensor, None, False, 0.3, 0.0, None)
     given = {"sinks": torch.randn(HEADS).requires_grad_()} if sinks else {}
-    torch.library.opcheck(forward, (*leaves, *arguments), {"bias_kind": kind, "bias": bias, **given})
+    torch.library.opcheck(forward, (*leaves, *arguments), {"change": STEPS[kind], "bias": bias, **given})
 
 
 def test_torch_compile_gives_the_same_gradients():

@@ -133,7 +133,7 @@ def test_answers_that_share_a_question_are_biased_by_positions():
 def test_gradients_are_those_of_finite_differences(dropout):
     q, k, v = (t.double().requires_grad_() for t in random_inputs(1, 6, 7, 2, 1, 3, 2)[:3])
     mask, seed = masks.sliding_window(6, 7, 3), torch.tensor([11, 3])
-    changes = {"softcap": 0.7, "alibi": True, "alibi_slopes": torch.tensor([0.3, 0.1])}
+    changes = {"change": "softcap(0.7) | alibi", "alibi_slopes": torch.tensor([0.3, 0.1])}
     assert torch.autograd.gradcheck(
         lambda *t: forward(*t, mask.tensor, None, False, 0.0, dropout, seed, **changes),
         (q, k, v),
@@ -207,7 +207,8 @@ def test_opcheck_passes(change):
     q, k, v, *_ = inputs()
     changes = CHANGES[change]
     leaves = [t.requires_grad_() for t in (q, k, v)]
-    given = {"softcap": changes.get("softcap", 0.0), "alibi": "alibi_slopes" in changes}
+    steps = [f"softcap({changes['softcap']})"] if "softcap" in changes else []
+    given = {"change": " | ".join([*steps, *["alibi"] * ("alibi_slopes" in changes)])}
     tensors = {"alibi_slopes": changes.get("alibi_slopes")}
     arguments = (masks.causal(N, N).tensor, None, False, 0.3, 0.0, None)
     torch.library.opcheck(forward, (*leaves, *arguments), given | tensors)
@@ -313,7 +314,9 @@ def test_what_does_not_fit_is_refused_in_one_sentence(name):
 def test_a_plan_belongs_to_its_cap_and_its_bias():
     q, k, v, *_ = inputs()
     plan = flashmask.plan(masks.causal(N, N), q, k, v, softcap=50.0)
-    with pytest.raises(ValueError, match=r"softcap is 30.0; the plan was made for 50.0: leave it out"):
+    with pytest.raises(
+        ValueError, match=r"score is softcap\(30.0\); the plan was made for .softcap\(50.0\).: leave out"
+    ):
         flashmask.attention(q, k, v, plan=plan, softcap=30.0)
     with pytest.raises(ValueError, match="alibi_slopes is given, and the plan was made without alibi=True"):
         flashmask.attention(q, k, v, plan=plan, alibi_slopes=SLOPES)

@@ -100,9 +100,9 @@ def test_every_struct_of_the_header_is_known():
             "flashmask_problem.dropout at byte 80 with 8 bytes",
         ),
         (
-            " double_scale:104:8\nflashmask_executor",
+            " change:112:8\nflashmask_executor",
             "\nflashmask_executor",
-            "has the end of flashmask_problem where this package expects flashmask_problem.double_scale",
+            "has the end of flashmask_problem where this package expects flashmask_problem.change",
         ),
         (
             "dropout:80:8",

@@ -15,7 +15,6 @@ from cuda_device import needs_gpu  # noqa: E402
 from docs_scripts import docs_script  # noqa: E402
 
 import flashmask.transformers  # noqa: E402
-from flashmask._plans.call import DISTANCES, TENSOR  # noqa: E402
 from flashmask._torch import operators  # noqa: E402
 from flashmask.transformers import _attention  # noqa: E402
 
@@ -47,7 +46,7 @@ class Given:
         original = operators.forward
 
         def forward(q, k, v, call):
-            kept = {TENSOR: self.biases, DISTANCES: self.tables}.get(call.bias_kind, [])
+            kept = {"bias": self.biases, "distance_bias": self.tables}.get(call.bias_kind, [])
             kept.append(call.bias)
             return original(q, k, v, call)
 

@@ -22,12 +22,12 @@ Mask all_of(std::int64_t rows, std::int64_t columns) {
   return from_predicate({1, 1, rows, columns}, [](auto, auto, auto, auto) { return true; });
 }
 
-Problem one_row(ScoreBias bias) {
+Problem one_row(const ScoreChange& change) {
   Problem p;
   p.query_length = p.head_dim = p.value_dim = 1;
   p.key_length = 2;
   p.scale = 2.0;
-  p.bias = bias;
+  p.change = change;
   return p;
 }
 
@@ -42,7 +42,7 @@ reference::Outputs attend(const Problem& p, const std::vector<double>& bias, std
 
 /// Scores are 0 and 2 · 3, and a bias is not scaled.
 TEST(ReferenceBias, OneRowByHand) {
-  const reference::Outputs out = attend(one_row(ScoreBias::tensor), {1, -4});
+  const reference::Outputs out = attend(one_row(scores::bias()), {1, -4});
   const double p = 1 / (1 + std::exp(1 - 2));
   EXPECT_NEAR(out.o[0], 10 + 10 * p, 1e-13);
   EXPECT_NEAR(out.lse[0], std::log(std::exp(1) + std::exp(2)), 1e-13);
@@ -50,22 +50,22 @@ TEST(ReferenceBias, OneRowByHand) {
 
 /// The cap is 6 tanh(6 / 6) without the bias, and the bias is added to that.
 TEST(ReferenceBias, IsAddedBehindTheCap) {
-  Problem p = one_row(ScoreBias::tensor);
-  p.softcap = 6;
+  Problem p = one_row(scores::bias());
+  p.change = scores::softcap(6) | scores::bias();
   const double capped = 6 * std::tanh(1.0);
   EXPECT_NEAR(attend(p, {5, 100}).lse[0], std::log(std::exp(5) + std::exp(capped + 100)), 1e-12);
 }
 
 /// The row is at the end of its two columns: their distances are 1 and 0.
 TEST(ReferenceBias, EntriesAreDistances) {
-  const Problem p = one_row(ScoreBias::distances);
+  const Problem p = one_row(scores::distance());
   EXPECT_NEAR(attend(p, {0.5, 7}).lse[0], std::log(std::exp(7) + std::exp(6.5)), 1e-13);
   EXPECT_NEAR(attend(p, {0.5}).lse[0], std::log(1 + std::exp(6.5)), 1e-13) << "no entry for distance 1";
   EXPECT_NEAR(attend(p, {9, 0.5, 7}, 1).lse[0], std::log(std::exp(7) + std::exp(6.5)), 1e-13);
 }
 
 TEST(ReferenceBias, MinusInfinityHides) {
-  const Problem p = one_row(ScoreBias::tensor);
+  const Problem p = one_row(scores::bias());
   EXPECT_EQ(attend(p, {0, -kInfinity}).o[0], 10);
   const reference::Outputs out = attend(p, {-kInfinity, -kInfinity});
   EXPECT_EQ(out.o[0], 0);
@@ -73,7 +73,7 @@ TEST(ReferenceBias, MinusInfinityHides) {
 }
 
 struct Shared {
-  ScoreBias bias;
+  ScoreChange change;
   std::array<std::int64_t, 4> shape;
 };
 
@@ -82,8 +82,7 @@ class ReferenceBiasGradient : public testing::TestWithParam<Shared> {};
 /// With a cap, a sink, dropout, grad_lse, grouped heads, rows that see nothing and scores that the bias hides.
 TEST_P(ReferenceBiasGradient, IsFiniteDifferences) {
   Problem p = test::grouped_problem();
-  p.softcap = 1.5;
-  p.bias = GetParam().bias;
+  p.change = scores::softcap(1.5) | GetParam().change;
   const Mask causal = test::grouped_mask();
   check::RandomNumbers random(3);
   const auto numbers = [&](std::int64_t count) {
@@ -110,15 +109,13 @@ TEST_P(ReferenceBiasGradient, IsFiniteDifferences) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, ReferenceBiasGradient,
-                         testing::Values(Shared{ScoreBias::tensor, {2, 4, 5, 3}},
-                                         Shared{ScoreBias::tensor, {1, 4, 5, 3}},
-                                         Shared{ScoreBias::tensor, {2, 1, 1, 3}},
-                                         Shared{ScoreBias::distances, {1, 4, 1, 7}},
-                                         Shared{ScoreBias::distances, {2, 1, 5, 2}}));
+                         testing::Values(Shared{scores::bias(), {2, 4, 5, 3}}, Shared{scores::bias(), {1, 4, 5, 3}},
+                                         Shared{scores::bias(), {2, 1, 1, 3}}, Shared{scores::distance(), {1, 4, 1, 7}},
+                                         Shared{scores::distance(), {2, 1, 5, 2}}));
 
 TEST(ReferenceBias, RefusesOtherShapes) {
   try {
-    attend(one_row(ScoreBias::tensor), {1, 2, 3});
+    attend(one_row(scores::bias()), {1, 2, 3});
     ADD_FAILURE();
   } catch (const Error& error) {
     EXPECT_EQ(std::string(error.what()), "reference: axis 3 of bias_shape is 3; the problem needs 2");

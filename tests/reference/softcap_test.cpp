@@ -18,7 +18,7 @@ Problem one_row(double softcap) {
   p.query_length = p.head_dim = p.value_dim = 1;
   p.key_length = 2;
   p.scale = 2.0F;
-  p.softcap = softcap;
+  if (softcap != 0) p.change = scores::softcap(softcap);
   return p;
 }
 
@@ -63,7 +63,7 @@ std::vector<double> random_values(std::int64_t count, unsigned seed) {
 /// Two batch entries, four heads over two, causal with rows that see nothing, sinks of heads, and dropout.
 TEST(ReferenceSoftcap, GradientsAreFiniteDifferences) {
   Problem p = test::grouped_problem();
-  p.softcap = 1.5;
+  p.change = scores::softcap(1.5);
   const Mask causal = test::grouped_mask();
   std::vector<double> q = random_values(2 * 5 * 4 * 3, 1), k = random_values(2 * 3 * 2 * 3, 2),
                       v = random_values(2 * 3 * 2 * 2, 3), sinks = random_values(4, 6);

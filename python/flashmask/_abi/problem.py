@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Problem: shapes, dtype, scale, softcap, kind of bias and dropout of one attention call."""
+"""Problem: shapes, dtype, scale, change of scores and dropout of one attention call."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from flashmask._abi import structs as s
 from flashmask._arguments import described
+from flashmask.scores import kind_of
 
 if TYPE_CHECKING:
     from flashmask._mask import MaskShape
@@ -17,8 +18,6 @@ DTYPES = ("float32", "bfloat16", "float16", "float64")
 """Indexed by dtype code; the first three are the C ABI's, the last is computed by the reference."""
 F64 = 3
 MAX_HEAD_DIM = 512
-BIAS_KINDS = ("", "alibi", "bias", "distance_bias")
-"""What is added to scores: nothing, or a field of Problem; indexed by the C ABI's code."""
 
 
 class Problem(NamedTuple):
@@ -37,14 +36,8 @@ class Problem(NamedTuple):
     dropout: float = 0.0
     device: str = "cpu"
     """"cpu", or a GPU such as "cuda:0"."""
-    softcap: float = 0.0
-    """Above 0: scores s become softcap · tanh(s / softcap)."""
-    alibi: bool = False
-    """Whether slopes are given, by which scores are biased."""
-    bias: bool = False
-    """Whether a tensor is given that is added to the scores."""
-    distance_bias: bool = False
-    """Whether a table is given whose entries are added to the scores by distance."""
+    change: str = ""
+    """The steps that are done to scores, such as "softcap(50.0) | alibi": ScoreChange.text."""
 
     @property
     def code(self) -> int:
@@ -53,13 +46,8 @@ class Problem(NamedTuple):
 
     @property
     def bias_kind(self) -> str:
-        """Which of BIAS_KINDS is added to the scores."""
-        return next((name for name in BIAS_KINDS[1:] if getattr(self, name)), "")
-
-    def changed(self, cap: float, bias_kind: str) -> Problem:
-        """Returns the same problem with scores that are capped (0: not) and biased."""
-        alibi, bias, distance_bias = (bias_kind == name for name in BIAS_KINDS[1:])
-        return self._replace(softcap=cap, alibi=alibi, bias=bias, distance_bias=distance_bias)
+        """What is added to the scores: one of scores.OPERANDS, or nothing."""
+        return kind_of(self.change)
 
     @property
     def shapes(self) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
@@ -75,8 +63,8 @@ class Problem(NamedTuple):
         dtype = s.F32 if self.code == F64 else self.code
         kind, _, index = self.device.partition(":")
         device = (s.CUDA if kind == "cuda" else s.CPU, int(index or 0))
-        bias = BIAS_KINDS.index(self.bias_kind)
-        return s.Problem(*self[:7], dtype, *device, 0.0, self.dropout, self.softcap, bias, self.scale or 0.0)
+        change = self.change.encode() or None
+        return s.Problem(*self[:7], dtype, *device, 0.0, self.dropout, 0.0, 0, self.scale or 0.0, change)
 
 
 def make_problem(

@@ -30,7 +30,6 @@ FORWARD, BACKWARD = range(2)
 INTERVALS, BITS = range(2)
 FORM_BEST, FORM_INTERVALS, FORM_BITS = range(3)
 VISIT_ACTIVE, VISIT_ALL = range(2)
-BIAS_NONE, BIAS_ALIBI, BIAS_TENSOR, BIAS_DISTANCES = range(4)
 BALANCED, CONTIGUOUS, ZIGZAG = range(3)
 DEVICE_ROW_INDICES, DEVICE_DENSE, DEVICE_PACKED = range(3)
 NUMBER_BOOLEAN, NUMBER_I32, NUMBER_I64, NUMBER_F32, NUMBER_F64 = range(5)
@@ -109,7 +108,7 @@ class Explanation(Sized):
 
 FEATURES = (
     *("dropout", "deterministic", "block_map", "sinks", "float32_key_gradients", "softcap", "alibi"),
-    *("invariant", "bias", "distance_bias"),
+    *("invariant", "bias", "distance_bias", "any_change"),
 )
 """Bits of KernelInfo.features."""
 
@@ -223,6 +222,7 @@ class Problem(Sized):
         ("softcap", c_double),
         ("bias", c_int64),
         ("double_scale", c_double),
+        ("change", c_char_p),
     ]
 
 

@@ -9,19 +9,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flashmask._abi.problem import Problem, make_problem
 from flashmask._plans.cache import Key
-from flashmask.scores import OPERANDS, ScoreChange
+from flashmask.scores import OPERANDS, ScoreChange, kind_of
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-
-NO_BIAS, TENSOR, DISTANCES = range(3)
-"""Kinds of bias: none, a tensor that is added to scores, or a table of distances."""
-
-
-_BIASES = {NO_BIAS: "", TENSOR: "bias", DISTANCES: "distance_bias"}
-_NUMBERS_OF_BIAS: dict[str, dict[str, Any]] = {name: {"bias_kind": kind} for kind, name in _BIASES.items()}
-_NUMBERS_OF_BIAS["alibi"] = {"alibi": True}
 
 
 class Call(NamedTuple):
@@ -41,13 +32,11 @@ class Call(NamedTuple):
     sinks: Tensor | None = None
     dropout_place: Tensor | None = None
     invariant: bool = False
-    softcap: float = 0.0
-    alibi: bool = False
+    change: str = ""
     alibi_slopes: Tensor | None = None
     query_positions: Tensor | None = None
     key_positions: Tensor | None = None
     cudnn: int = 0
-    bias_kind: int = 0
     bias: Tensor | None = None
     distance_origin: int = 0
     most_documents: int = 0
@@ -55,22 +44,23 @@ class Call(NamedTuple):
     @classmethod
     def of(cls, problem: Problem) -> Call:
         """Returns the numbers of a call that a plan's problem describes."""
-        call = cls(scale=problem.scale or 0.0, dropout=problem.dropout, softcap=problem.softcap)
-        return call._replace(**_NUMBERS_OF_BIAS[problem.bias_kind])
+        return cls(scale=problem.scale or 0.0, dropout=problem.dropout, change=problem.change)
+
+    @property
+    def bias_kind(self) -> str:
+        """What is added to the scores: one of scores.OPERANDS, or nothing."""
+        return kind_of(self.change)
 
     def problem(self, shapes: Sequence[Sequence[int]], dtype: str) -> Problem:
         """Returns the problem of the call with tensors of these shapes; raises where they do not fit."""
-        if self.alibi and self.bias_kind:
-            raise ValueError("two of alibi, bias and distance_bias came together; scores take one bias")
-        made = make_problem(shapes, dtype, self.scale or None, self.dropout)
-        return made.changed(self.softcap, "alibi" if self.alibi else _BIASES.get(self.bias_kind, ""))
+        return make_problem(shapes, dtype, self.scale or None, self.dropout)._replace(change=self.change)
 
     def biased(self, score: ScoreChange) -> Call:
-        """Returns the call with the bias of a change of scores, which has one."""
+        """Returns the call with the operands of a change of scores, which has a bias."""
         operands = dict(zip(OPERANDS[score.kind], score.operands, strict=True))
         if score.kind == "distance_bias":
             operands = {"bias": score.operands[0], "distance_origin": score.origin}
-        return self._replace(**_NUMBERS_OF_BIAS[score.kind], **operands)
+        return self._replace(**operands)
 
 
 TYPES: dict[str, str] = {name: kind.__forward_arg__ for name, kind in Call.__annotations__.items()}

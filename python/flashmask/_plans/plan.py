@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from flashmask._abi.header import HEADER_BYTES, Options, read_header
 from flashmask._abi.library import create
-from flashmask._abi.problem import BIAS_KINDS, DTYPES, Problem, make_problem
+from flashmask._abi.problem import DTYPES, Problem, make_problem
 from flashmask._arguments import boolean, check_dense, choice, copied, described, is_autocast, is_tensor
 from flashmask._explain import Explanation
 from flashmask._graph_break import breaks_graph
@@ -21,6 +21,7 @@ from flashmask._plans.live_plan import AnyPlan, make_plan
 from flashmask._plans.tile_sizes import TILES, tile_sizes
 from flashmask._reordering import Reordering
 from flashmask._rows import RowIndices
+from flashmask.scores import OPERANDS, step_of
 
 if TYPE_CHECKING:
     import torch
@@ -42,7 +43,7 @@ class Plan:
     mask: Mask
     """The mask as it was given."""
     problem: Problem
-    """Shapes, dtype, scale, softcap and kind of bias of the calls that the plan is for."""
+    """Shapes, dtype, scale and change of scores of the calls that the plan is for."""
 
     def __init__(self, mask: Mask, problem: Problem, options: Options) -> None:
         """flashmask.plan() calls this, users do not."""
@@ -220,7 +221,7 @@ def plan(
         ValueError, TypeError: an argument is not as described, or mask, q, k and v do not fit each other.
         NotImplementedError: no kernel serves the request.
     """
-    given, kind = _checked(options)
+    given, change = _checked(options)
     of_plan = Options(
         visit=choice("visit", visit, VISITS),
         form=0 if form is None else 1 + choice("form", form, _FORMS),
@@ -240,20 +241,19 @@ def plan(
     dtype = computed_dtype("q", q)
     shapes = [_shape(name, tensor, order) for name, tensor in (("q", q), ("k", k), ("v", k if v is None else v))]
     problem = make_problem(shapes, dtype, given.scale or None, 0.0)._replace(device=_device(q))
-    problem = problem.changed(given.score.cap, kind)
+    problem = problem._replace(change=change)
     return Plan(as_mask(mask, problem), problem, of_plan)
 
 
 def _checked(options: PlanArguments) -> tuple[CallOptions, str]:
-    """Returns the options of the calls, and the kind of bias that they pass, one of BIAS_KINDS."""
+    """Returns the options of the calls, and the text of their change of scores."""
     others: dict[str, Any] = {**options}
-    kinds = [name for name in BIAS_KINDS[1:] if boolean(name, others.pop(name, False))]
+    kinds = [name for name in OPERANDS if boolean(name, others.pop(name, False))]
     given = options_of(plan, others, PlanArguments)
-    if given.score.kind:
-        kinds.append(given.score.kind)
-    if len(kinds) > 1:
+    steps = [given.score.text] if given.score.text else []
+    if len(kinds) + bool(given.score.kind) > 1:
         raise ValueError("two of alibi, bias and distance_bias came together; scores take one bias")
-    return given, "".join(kinds)
+    return given, " | ".join([*steps, *map(step_of, kinds)])
 
 
 def as_mask(mask: Any, problem: Problem) -> Mask:

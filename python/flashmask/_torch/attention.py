@@ -53,7 +53,7 @@ def call_of(options: CallOptions, mask: Tensor | None = None, score: ScoreChange
         deterministic=options.deterministic,
         sinks=sinks_tensor(options.sinks),
         invariant=options.invariant,
-        softcap=score.cap,
+        change=score.text,
         cudnn=options.cudnn,
         **others,
     )

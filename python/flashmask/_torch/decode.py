@@ -14,7 +14,7 @@ from flashmask._arguments import lengths as token_counts
 from flashmask._backends import OURS
 from flashmask._draft_tree import DraftTree
 from flashmask._options import CallOptions
-from flashmask._plans.call import DISTANCES, TENSOR, Call
+from flashmask._plans.call import Call
 from flashmask._torch.attention import call_of
 from flashmask._torch.merge import merge_operator, merge_stacked
 from flashmask._torch.operators import forward
@@ -22,6 +22,7 @@ from flashmask._torch.packing import can_be_read
 from flashmask._torch.plans.operands import check_alibi, check_bias, lse_dtype
 from flashmask._torch.plans.streams import capture_of, current_stream
 from flashmask._torch.shared import is_traced, shared
+from flashmask.scores import with_tensor
 
 _TILE = 128
 """Rows, and keys, of a tile on a GPU: the unit that work is counted in."""
@@ -76,8 +77,8 @@ def _lengths(given: Tensor | Sequence[int], q: Tensor, keys: int) -> Tensor:
 
 def _bias(call: Call, lengths: Tensor | None, tree: DraftTree | None, q: Tensor, k: Tensor) -> Tensor | None:
     """Returns what a call adds to its scores as a bias (1 or batch, 1 or heads, 1 or rows, keys)."""
-    if call.bias_kind == DISTANCES or call.query_positions is not None:
-        what = "a table by distance" if call.bias_kind == DISTANCES else "positions beside slopes"
+    if call.bias_kind == "distance_bias" or call.query_positions is not None:
+        what = "a table by distance" if call.bias_kind == "distance_bias" else "positions beside slopes"
         raise NotImplementedError(
             f"decode_attention() was given {what}, which it does not serve: it knows itself where new tokens stand; "
             "pass a bias of rows and keys"
@@ -217,7 +218,7 @@ def attend_few_rows(q: Tensor, k: Tensor, v: Tensor, visible: Tensor, options: C
 
 
 def _numbers(options: CallOptions) -> Call:
-    return Call(scale=options.scale, softcap=options.score.cap, cudnn=OURS)
+    return Call(scale=options.scale, change=with_tensor(options.score.text), cudnn=OURS)
 
 
 def attend_in_parts(
@@ -279,7 +280,7 @@ def _attend(
     rows = rows.reshape(batch * splits, tokens * group, kv_heads, dim)
     call = numbers._replace(mask=mask)
     if bias is not None:
-        call = call._replace(bias_kind=TENSOR, bias=_bias_in_parts(bias, batch, parts))
+        call = call._replace(bias=_bias_in_parts(bias, batch, parts))
     if splits == 1:
         return forward(rows, k, v, call)
     o, lse = forward(rows, _in_parts(k, parts), _in_parts(v, parts), call)

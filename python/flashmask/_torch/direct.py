@@ -106,7 +106,7 @@ def is_recordable() -> bool:
 
 
 def _has_plain_tensors(call: Call, kernels: Kernels) -> bool:
-    if call.block_mask is not None or call.seed_offset is not None or call.alibi or call.bias_kind:
+    if call.block_mask is not None or call.seed_offset is not None or call.bias_kind:
         return False
     sinks = call.sinks
     if sinks is not None and (

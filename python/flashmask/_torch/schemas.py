@@ -18,13 +18,17 @@ Gradients: TypeAlias = tuple[Tensor, ...]
 # A fragment, since another extension in the process may define the namespace, before or after us.
 LIBRARY: Any = torch.library.Library("flashmask", "FRAGMENT")  # type: ignore[no-untyped-call]
 _KINDS = {"Tensor | None": "Tensor?"}
+_DEFAULTS = {"": "''"}  # where a schema writes them otherwise than Python
 _REQUIRED = Call._fields.index("deterministic")  # the first version had no defaults, and later fields all have one
 
 
 def _argument(place: int, name: str) -> str:
     """Formats a field of Call for a schema, such as "bool deterministic=False"."""
     declared = f"{_KINDS.get(TYPES[name], TYPES[name])} {name}"
-    return declared if place < _REQUIRED else f"{declared}={Call._field_defaults[name]}"
+    if place < _REQUIRED:
+        return declared
+    default = Call._field_defaults[name]
+    return f"{declared}={_DEFAULTS.get(default, default)}"
 
 
 _CALL = [_argument(place, name) for place, name in enumerate(Call._fields)]

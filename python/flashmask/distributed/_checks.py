@@ -47,7 +47,7 @@ def entered(
         shapes = [[each.shape[0], *each.shape[2:], str(each.dtype)] for each in tensors]
         said = {
             "the shardings": local.agreed,
-            "the calls": f"{step} {shapes}, dropout {call.dropout}, softcap {call.softcap}{_given(call)}",
+            "the calls": f"{step} {shapes}, dropout {call.dropout}, change {call.change}{_given(call)}",
             "the dropout seeds": f"{None if call.seed_offset is None else call.seed_offset.tolist()}",
             "the slopes": f"{None if call.alibi_slopes is None else call.alibi_slopes.tolist()}",
         }
@@ -66,7 +66,7 @@ def check_changes(call: Call, tokens: int, q: Tensor, k: Tensor) -> None:
     """Refuses sinks, slopes and positions that do not fit q and k, the tokens that this rank holds of `tokens`."""
     _check_sinks(call.sinks, q)
     check_alibi(call, q, k)
-    if call.alibi and call.query_positions is None and tokens > MOST_TOKENS:
+    if call.bias_kind == "alibi" and call.query_positions is None and tokens > MOST_TOKENS:
         raise ValueError(
             f"alibi_slopes came without positions, and the sequence has {tokens} tokens; kernels hold positions below "
             f"{MOST_TOKENS} exactly: pass query_positions and key_positions, those of each document from 0 on"

@@ -79,7 +79,7 @@ class Local:
 
     def _packed(self, name: str, options: Options, call: Call) -> Tensor:
         """Packs a mask with the tile sizes of the whole mask's plan, which are large ones where scores are changed."""
-        forward, backward = (min(each, _LARGE) for each in self.tiles) if call.softcap or call.alibi else self.tiles
+        forward, backward = (min(each, _LARGE) for each in self.tiles) if call.change else self.tiles
         options = options._replace(forward_tiles=forward, backward_tiles=backward)
         mask = getattr(self, name)
         if options == Options():

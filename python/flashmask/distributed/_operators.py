@@ -37,19 +37,19 @@ class Given(NamedTuple):
     dropout: float = 0.0
     seed_offset: Tensor | None = None
     sinks: Tensor | None = None
-    softcap: float = 0.0
+    change: str = ""
     alibi_slopes: Tensor | None = None
     query_positions: Tensor | None = None
     key_positions: Tensor | None = None
 
 
 _GIVEN = (
-    "float dropout=0.0, Tensor? seed_offset=None, Tensor? sinks=None, float softcap=0.0, Tensor? alibi_slopes=None, "
+    "float dropout=0.0, Tensor? seed_offset=None, Tensor? sinks=None, str change='', Tensor? alibi_slopes=None, "
     "Tensor? query_positions=None, Tensor? key_positions=None"
 )
 _BEFORE_GIVEN = 5  # arguments of shard_forward behind q, k and v: sharding, group, scale, deterministic, kept
 _SINKS = _BEFORE_GIVEN + Given._fields.index("sinks")
-_NUMBERS = ("dropout", "softcap")
+_NUMBERS = ("dropout", "change")
 _TENSORS = [name for name in Given._fields if name not in _NUMBERS]
 LIBRARY.define(
     "shard_forward(Tensor q, Tensor k, Tensor v, Tensor sharding, str group, float scale, bool deterministic, "
@@ -85,8 +85,7 @@ def _is_direct(*tensors: Tensor) -> bool:
 
 def _call(scale: float, deterministic: bool, given: Given) -> Call:
     """Returns the call of a rank, without its mask."""
-    alibi = given.alibi_slopes is not None
-    return Call(scale=scale, deterministic=deterministic, alibi=alibi, cudnn=OURS, **given._asdict())
+    return Call(scale=scale, deterministic=deterministic, cudnn=OURS, **given._asdict())
 
 
 def _computed(q: Tensor, k: Tensor, v: Tensor, sharding: Tensor, name: str, *others: Any) -> tuple[Tensor, ...]:

@@ -33,7 +33,7 @@ def with_own_positions(call: Call, local: Local, device: torch.device, *, owners
 
     `owners`: of the part with which a rank computes the gradients of its own keys.
     """
-    if not call.alibi or call.query_positions is not None:
+    if call.bias_kind != "alibi" or call.query_positions is not None:
         return call
     exchange = local.owners_rows if owners else local.columns
     assert exchange is not None

@@ -145,7 +145,7 @@ def flashmask_attention_forward(
     query, key, value = in_kernels_dtype(module, query, key, value)
     if is_wide(query.device.type, query.shape[-1], value.shape[-1]):
         where = f"heads of {query.shape[-1]} on this device"
-        if score.cap:
+        if softcap:
             _refuse_change(f"softcap={softcap}", "capped", where)
         if score.kind:
             _refuse_change("position_bias", "biased", where)
@@ -159,7 +159,7 @@ def flashmask_attention_forward(
         )
         return wide_attention(query, key, value, call, dropout=options.dropout, scaling=scaling), None
     mask = _chosen(module, call, layer_mask(call), indices, block_indices)
-    changed = invariant or score.cap or score.kind or options.sinks is not None
+    changed = invariant or score.text or options.sinks is not None
     if query.shape[2] == 1 and not changed and isinstance(mask, Indices) and not mask.causal:
         return _single_token(query, key, value, mask, dropout=options.dropout, scaling=scaling), None
     refuse_float32(module, query)

@@ -42,7 +42,7 @@ BackwardWorkspace::BackwardWorkspace(const Problem& problem, std::int64_t head_d
   query_sums = reinterpret_cast<float*>(take(all_rows * head_dim));
   sink_pieces = (rows.padded + kSinkRows - 1) / kSinkRows;
   sink_sums = reinterpret_cast<float*>(take(problem.batch * problem.query_heads * sink_pieces));
-  if (problem.bias == ScoreBias::distances)
+  if (problem.change.bias() == ScoreBias::distances)
     bias_sums = reinterpret_cast<float*>(take(problem.batch * problem.query_heads *
                                               (bias_tiles(problem.query_length) + bias_tiles(problem.key_length)) * 2 *
                                               kBiasTile));

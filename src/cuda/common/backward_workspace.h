@@ -33,7 +33,7 @@ constexpr std::int64_t bias_tiles(const Problem& problem) {
 constexpr std::int64_t bias_parts(const Problem& problem) {
   constexpr std::int64_t kBlocks = 512;
   const std::int64_t tiles = bias_tiles(problem);
-  return problem.bias == ScoreBias::tensor && tiles > 0 && 2 * tiles <= kBlocks && problem.batch > 1
+  return problem.change.bias() == ScoreBias::tensor && tiles > 0 && 2 * tiles <= kBlocks && problem.batch > 1
              ? std::min(kBlocks / tiles, problem.batch)
              : 1;
 }

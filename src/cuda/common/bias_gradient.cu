@@ -64,7 +64,7 @@ void launch_bias_gradient(const Plan& plan, const BackwardTensors& tensors, cons
       problem, tensors, workspace.rows, workspace.bias_sums, map_view(map, plan), map.tile,
       mask_view(PlanAccess::device(plan).mask), score_arguments(problem, execution, {}, {}, tensors.bias));
   const bool diagonals = arguments.sums == BiasSums::diagonals;
-  if (problem.bias == ScoreBias::distances && !diagonals) clear_rows(gradient, stream);
+  if (problem.change.bias() == ScoreBias::distances && !diagonals) clear_rows(gradient, stream);
   const int lists = static_cast<int>(gradient.shape[0] * gradient.shape[1]),
             blocks = lists * arguments.places() * arguments.parts;
   if (blocks > 0) {

@@ -78,7 +78,7 @@ inline BiasGradientArguments bias_gradient_arguments(const Problem& problem, con
   const TensorView& to = tensors.grad_bias;
   const auto chunks = [](std::int64_t dims) { return static_cast<int>((dims + 63) / 64); };
   const bool of_rows =
-      to.shape[2] == problem.query_length && (problem.query_length != 1 || problem.bias == ScoreBias::tensor);
+      to.shape[2] == problem.query_length && (problem.query_length != 1 || problem.change.bias() == ScoreBias::tensor);
   BiasGradientArguments made{};
   made.q = tensor_rows(tensors.q);
   made.k = tensor_rows(tensors.k);
@@ -95,9 +95,9 @@ inline BiasGradientArguments bias_gradient_arguments(const Problem& problem, con
   made.list_batches = static_cast<int>(to.shape[0] == 1 ? problem.batch : 1);
   made.list_heads = static_cast<int>(to.shape[1] == 1 ? problem.query_heads : 1);
   made.lists_across = static_cast<int>(to.shape[1]);
-  made.sums = of_rows                                ? BiasSums::tiles
-              : problem.bias == ScoreBias::distances ? BiasSums::diagonals
-                                                     : BiasSums::columns;
+  made.sums = of_rows                                         ? BiasSums::tiles
+              : problem.change.bias() == ScoreBias::distances ? BiasSums::diagonals
+                                                              : BiasSums::columns;
   made.score = score;
   made.map = map;
   made.map_tile = map_tile;

@@ -82,9 +82,10 @@ class KernelEntry : public Base {
   std::string refusal() const final { return device_refusal(needs_); }
   std::string refusal(Device device) const final { return device_refusal(device, needs_); }
   std::string refusal(const Problem& problem) const final {
-    if (!combines_ && has_dropout(problem) + (problem.softcap > 0) + (problem.bias != ScoreBias::none) > 1)
+    if (!combines_ &&
+        has_dropout(problem) + (problem.change.cap() > 0) + (problem.change.bias() != ScoreBias::none) > 1)
       return "it drops probabilities, caps scores or biases them, one of these at a time";
-    if (problem.bias == ScoreBias::tensor && problem.head_dim <= biases_above_)
+    if (problem.change.bias() == ScoreBias::tensor && problem.head_dim <= biases_above_)
       return "it adds a bias of each score to heads of more than " + std::to_string(biases_above_) + " dims only";
     const std::string reason = refusal(problem.device);
     return reason.empty() ? problem_refusal(problem) : reason;

@@ -20,7 +20,7 @@ struct AlibiArguments {
 
 /// `scale`: what turns numbers into scores where ALiBi is added to them.
 inline AlibiArguments alibi_arguments(const Problem& problem, const AlibiTensors& alibi, float scale) {
-  if (problem.bias != ScoreBias::alibi) return {};
+  if (problem.change.bias() != ScoreBias::alibi) return {};
   const auto numbers = [](const TensorView& tensor) { return static_cast<const float*>(tensor.data); };
   const auto between = [](const TensorView& tensor) { return tensor.shape[0] == 1 ? 0 : tensor.strides[0]; };
   return {.slopes = numbers(alibi.slopes),

@@ -44,7 +44,7 @@ inline BiasArguments bias_arguments(const Problem& problem, const BiasTensor& bi
   if (!has_bias_tensor(problem)) return {};
   const TensorView& values = bias.values;
   const auto between = [&](int axis) { return values.shape[axis] == 1 ? 0 : values.strides[axis]; };
-  const bool distances = problem.bias == ScoreBias::distances;
+  const bool distances = problem.change.bias() == ScoreBias::distances;
   BiasArguments made{.values = values.data,
                      .batch = between(0),
                      .head = between(1),

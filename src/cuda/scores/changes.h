@@ -67,7 +67,9 @@ struct Adding : Shape {
   static constexpr bool kBiasTensor = true;
 };
 
-inline bool has_score_changes(const Problem& problem) { return problem.softcap > 0 || problem.bias != ScoreBias::none; }
+inline bool has_score_changes(const Problem& problem) {
+  return problem.change.cap() > 0 || problem.change.bias() != ScoreBias::none;
+}
 
 /// Whether the kernel of the shape itself serves a problem.
 inline bool has_plain_scores(const Problem& problem) { return !has_dropout(problem) && !has_score_changes(problem); }

@@ -24,7 +24,7 @@ struct ScoreArguments {
 inline ScoreArguments score_arguments(const Problem& problem, const KernelExecution& execution,
                                       const TensorView& sinks = {}, const AlibiTensors& alibi = {},
                                       const BiasTensor& bias = {}) {
-  const auto scale = static_cast<float>(problem.softmax_scale()), cap = static_cast<float>(problem.softcap);
+  const auto scale = static_cast<float>(problem.softmax_scale()), cap = static_cast<float>(problem.change.cap());
   const float of_bounded = cap > 0 ? cap : scale;
   return {.scale = scale,
           .scale_log2 = has_bias_tensor(problem) ? 1 : of_bounded * kLog2E,

@@ -21,14 +21,14 @@ struct SoftcapArguments {
 inline constexpr float kNearCap = 0.75F;
 
 inline SoftcapArguments softcap_arguments(const Problem& problem) {
-  if (!(problem.softcap > 0)) return {};
+  if (!(problem.change.cap() > 0)) return {};
   // The smallest largest relative error of such a polynomial for tanh up to kNearCap.
   constexpr double kOdd[4] = {0.999988983, -0.332696703, 0.127426944, -0.0354527558};
-  const double per_cap = problem.softmax_scale() / problem.softcap;
+  const double per_cap = problem.softmax_scale() / problem.change.cap();
   SoftcapArguments arguments{.to_exponent = static_cast<float>(2 * kLog2E * per_cap),
                              .near = static_cast<float>(kNearCap / per_cap),
                              .odd = {},
-                             .per_scale = static_cast<float>(1 / (problem.softcap * kLog2E))};
+                             .per_scale = static_cast<float>(1 / (problem.change.cap() * kLog2E))};
   for (int i = 0; i < 4; ++i) arguments.odd[i] = static_cast<float>(kOdd[i] * std::pow(per_cap, 2 * i + 1));
   // Small caps have coefficients that float32 cannot hold.
   if (!std::isfinite(arguments.odd[3]) || !std::isfinite(arguments.near)) arguments.near = -1;

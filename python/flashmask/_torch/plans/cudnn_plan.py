@@ -154,14 +154,14 @@ def _why_not_here(problem: Problem) -> str:
 
 _SERVED = {"mask", "causal", "scale", "deterministic", "cudnn"}
 """The fields of a call that the package has; every other one is refused, those that calls get later included."""
-_SAID = {"alibi": "alibi_slopes", "bias_kind": "bias"}
 
 
 def _why_not_features(call: Call) -> str:
     for name, default in Call._field_defaults.items():
         value = getattr(call, name)
         if name not in _SERVED and value is not default and (isinstance(value, Tensor) or value != default):
-            return f"{_SAID.get(name, name)} is given, which it has not"
+            said = f"score={value!r}" if name == "change" else f"{name} is given"
+            return f"{said}, which it has not"
     return ""
 
 

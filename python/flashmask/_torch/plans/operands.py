@@ -8,7 +8,7 @@ from torch import Tensor
 
 from flashmask._abi.problem import DTYPES
 from flashmask._arguments import sink_dtypes
-from flashmask._plans.call import DISTANCES, NO_BIAS, TENSOR, Call
+from flashmask._plans.call import Call
 from flashmask._plans.live_plan import Alibi, AnyBias, Bias, Sinks
 from flashmask.scores import OPERANDS, check_shape
 
@@ -51,16 +51,17 @@ def ready_bias(
     call: Call, q: Tensor, k: Tensor, with_gradient: bool = False
 ) -> tuple[list[Tensor], AnyBias | None, Tensor | None]:
     """Returns the tensors that keep what a call adds to its scores, their description, and memory for the gradient."""
-    if call.bias_kind == NO_BIAS and call.bias is None:
+    if call.bias_kind in ("", "alibi") and call.bias is None:
         return *_ready_alibi(call, q, k), None
     return _ready_tensor(call, q, k, with_gradient)
 
 
 def _ready_tensor(call: Call, q: Tensor, k: Tensor, with_gradient: bool) -> tuple[list[Tensor], Bias, Tensor | None]:
-    name = "distance_bias" if call.bias_kind == DISTANCES else "bias"
-    bias = call.bias
-    if bias is None or call.bias_kind not in (TENSOR, DISTANCES):
-        raise ValueError("bias and bias_kind belong together; give a tensor and its kind, 1 or 2, or neither")
+    name, bias = call.bias_kind, call.bias
+    if bias is None or name not in ("bias", "distance_bias"):
+        raise ValueError(
+            "bias and a change that adds bias or distance belong together; give a tensor and such a change, or neither"
+        )
     check_bias(name, bias, q, k)
     if q.dtype is torch.float64:
         bias = bias.double().contiguous()
@@ -110,9 +111,11 @@ def _ready_alibi(call: Call, q: Tensor, k: Tensor) -> tuple[list[Tensor], Alibi 
 def check_alibi(call: Call, q: Tensor, k: Tensor) -> None:
     """Refuses slopes that are not one for each head of q, and positions that are not one for each token."""
     slopes = call.alibi_slopes
-    if not call.alibi or slopes is None:
-        if call.alibi or slopes is not None:
-            raise ValueError("alibi and alibi_slopes belong together; give alibi=True and slopes, or neither")
+    if call.bias_kind != "alibi" or slopes is None:
+        if call.bias_kind == "alibi" or slopes is not None:
+            raise ValueError(
+                "alibi_slopes and a change that adds alibi belong together; give slopes and such a change, or neither"
+            )
         return
     if slopes.dtype is not torch.float32:
         raise TypeError(f"alibi_slopes has dtype {slopes.dtype}; expected torch.float32")

@@ -108,10 +108,10 @@ struct ColumnSteps {
                           const TileChoice& choice, const KernelExecution& execution, int* next_item) {
     auto pass = has_dropout(plan.problem()) ? launch_columns<typename WithDropout<Pass>::Type> : launch_columns<Pass>;
     if constexpr (kHasCapping<Pass>) {
-      if (plan.problem().softcap > 0) pass = launch_columns<Capping<Pass>>;
+      if (plan.problem().change.cap() > 0) pass = launch_columns<Capping<Pass>>;
     }
     if constexpr (kHasBiasing<Pass>) {
-      if (plan.problem().bias == ScoreBias::alibi) pass = launch_columns<Biasing<Pass>>;
+      if (plan.problem().change.bias() == ScoreBias::alibi) pass = launch_columns<Biasing<Pass>>;
       if (has_bias_tensor(plan.problem())) pass = launch_columns<Adding<Pass>>;
     }
     pass(plan, tensors, workspace, choice, execution, next_item);

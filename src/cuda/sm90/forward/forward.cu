@@ -48,13 +48,13 @@ struct ForwardLauncher {
     ForwardArguments arguments = arguments_of(plan, map, tensors, execution, next_item);
     arguments.choice = choice;
     if constexpr (!std::is_void_v<Biases>) {
-      if (plan.problem().bias == ScoreBias::alibi) return attend<Biases>(arguments, tensors, stream);
+      if (plan.problem().change.bias() == ScoreBias::alibi) return attend<Biases>(arguments, tensors, stream);
     }
     if constexpr (!std::is_void_v<Adds>) {
       if (has_bias_tensor(plan.problem())) return attend<Adds>(arguments, tensors, stream);
     }
     if constexpr (!std::is_void_v<Caps>) {
-      if (plan.problem().softcap > 0) return attend<Caps>(arguments, tensors, stream);
+      if (plan.problem().change.cap() > 0) return attend<Caps>(arguments, tensors, stream);
     }
     if constexpr (!std::is_void_v<Drops>) {
       if (has_dropout(plan.problem())) return attend<Drops>(arguments, tensors, stream);
