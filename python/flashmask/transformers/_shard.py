@@ -97,7 +97,7 @@ def _config_of(model: Any) -> Any:
 
 
 def _heads_of(config: Any) -> dict[str, Any]:
-    """Returns what attention's heads are; of a model without attention, whose tokens are work alike, one that is none."""
+    """Returns the heads of attention; a model without attention has one, and runs of tokens, which are equal work."""
     heads = getattr(config, "num_attention_heads", None)
     if heads is None:
         return {"query_heads": 1, "kv_heads": 1, "head_dim": 64, "partition": "contiguous"}
@@ -174,7 +174,8 @@ def _masks_of(model: Any, batch: Mapping[str, Any], first: Tensor, layers: Mappi
                 model.config, shape, said, position_ids=positions, **no_cache, **known
             )
     return {
-        kind: _mask_of(made[kind] if isinstance(made, dict) else made, given, first, model.config) for kind in layers
+        kind: _mask_of(made[kind] if isinstance(made, dict) else made, given, first, model.config, kind)
+        for kind in layers
     }
 
 
@@ -192,15 +193,16 @@ def _check_shapes(batch: Mapping[str, Any], first: Tensor) -> None:
             check_ends(name, ends.cpu(), tokens)
 
 
-def _mask_of(made: Any, given: Mapping[str, Tensor], first: Tensor, config: Any) -> Mask:
+def _mask_of(made: Any, given: Mapping[str, Tensor], first: Tensor, config: Any, kind: str) -> Mask:
+    text = config.get_text_config()
     indices = given.get("startend_row_indices", given.get("attn_mask_startend_row_indices"))
     call = Call(
         batch=first.shape[0],
         rows=first.shape[1],
         columns=first.shape[1],
         device=torch.device("cpu"),
-        causal=getattr(config.get_text_config(), "is_causal", True),
-        window=None,
+        causal=getattr(text, "is_causal", True),
+        window=text.sliding_window if kind == _SLIDING else None,
         attention_mask=made,
         row_indices=indices,
         position_ids=given.get("position_ids"),

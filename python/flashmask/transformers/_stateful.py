@@ -134,7 +134,13 @@ def carriers_of(model: torch.nn.Module) -> set[type[torch.nn.Module]]:
 
 
 def refuse_over_ranks(model: torch.nn.Module) -> None:
-    """Raises for layers that cannot carry their state from rank to rank."""
+    """Raises for layers that cannot compute what a rank's tokens need of others."""
+    makers = makers_in(model)
+    if makers:
+        raise ValueError(
+            f"{type(model).__name__} has biases of scores by distance ({_names_of(makers)}), which flashmask does not "
+            "serve with tokens spread over ranks; train it on one device"
+        )
     refused = {each for each in carriers_of(model) if not _is_served(each) or _tells_documents_apart(each)}
     if refused:
         raise ValueError(
