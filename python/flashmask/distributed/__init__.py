@@ -15,7 +15,16 @@ docs/several_gpus.md says what is sent, which results are bit-identical, and whe
 
 from flashmask._partition import Partition, partition
 from flashmask.distributed._attention import attention
-from flashmask.distributed._recurrent import causal_conv, over_nodes
+from flashmask.distributed._recurrent import causal_conv, linear_attention, over_nodes
 from flashmask.distributed._sharding import Sharding, shard
 
-__all__ = ["Partition", "Sharding", "attention", "causal_conv", "over_nodes", "partition", "shard"]
+__all__ = [
+    "Partition",
+    "Sharding",
+    "attention",
+    "causal_conv",
+    "linear_attention",
+    "over_nodes",
+    "partition",
+    "shard",
+]

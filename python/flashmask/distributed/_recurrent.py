@@ -13,6 +13,8 @@ from torch.autograd.function import once_differentiable
 
 from flashmask import recurrent
 from flashmask._arguments import described
+from flashmask._linear_attention import linear_attention as of_whole
+from flashmask._nodes import Nodes
 from flashmask.distributed._checks import entered
 from flashmask.distributed._exchange import Exchange
 from flashmask.distributed._heads import Shares, to_heads, to_tokens
@@ -76,30 +78,80 @@ def over_nodes(
 
     Raises ValueError where there are fewer heads than ranks, or where heads do not fit.
     """
+    bound = _with_nodes(run, sharding.nodes(mask))
+    return _by_heads(bound, sharding, mask, inputs, parameters)
+
+
+def linear_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    log_forget: Tensor | None = None,
+    log_input: Tensor | None = None,
+    *,
+    sharding: Sharding,
+    mask: str = MAIN,
+    normalize: bool = False,
+    scale: float | None = None,
+) -> Tensor:
+    """flashmask.linear_attention() over a sequence that is spread over the ranks of a group; a collective.
+
+    Each rank computes with a share of the heads, between two exchanges, as in over_nodes(). Tensors are (batch, tokens
+    that this rank holds, ...) or, of log_forget, (heads), the same on every rank.
+
+    Returns o (batch, tokens held, heads, value dim), on CPUs with the bits of one process: on a GPU the number of heads
+    decides where sums are cut. Differentiable once.
+    """
+    whole = sharding.masks[sharding._known(mask)]
+    of_heads = log_forget is not None and log_forget.ndim == 1
+
+    def compute(*given: Tensor | None, parameters: Sequence[Tensor | None]) -> Tensor:
+        *of_tokens, inside = given
+        forget = parameters[0] if of_heads else of_tokens.pop()
+        found: Tensor = of_whole(*of_tokens, forget, inside, whole, normalize=normalize, scale=scale)
+        return found
+
+    inputs = (q, k, v, log_input) if of_heads else (q, k, v, log_forget, log_input)
+    return _by_heads(compute, sharding, mask, inputs, (log_forget if of_heads else None,))
+
+
+def _with_nodes(run: Callable[..., Any], nodes: Nodes) -> Callable[..., Tensor]:
+    def compute(*inputs: Tensor | None, parameters: Sequence[Tensor | None]) -> Tensor:
+        bound = partial(run, parameters=parameters) if parameters else run
+        found: Tensor = recurrent.over_nodes(bound, nodes, *inputs)
+        return found
+
+    return compute
+
+
+def _by_heads(
+    compute: Callable[..., Tensor],
+    sharding: Sharding,
+    mask: str,
+    inputs: Sequence[Tensor | None],
+    parameters: Sequence[Tensor | None],
+) -> Tensor:
+    """Calls compute(*inputs, parameters=) with all tokens of this rank's heads; returns its tokens of all heads."""
     given = [each for each in inputs if each is not None]
     for place, each in enumerate(inputs):
         if each is not None:
             _check_held(f"input {place}", each, sharding)
     heads = _count_of_heads(given, parameters, sharding)
-    own = _range(heads, heads, sharding.rank, sharding.ranks)
-    mine = [None if each is None else each.narrow(0, own[0], own[1] - own[0]) for each in parameters]
-    bound = partial(run, parameters=mine) if parameters else run
-    nodes = sharding.nodes(mask)
     if sharding.ranks == 1:
-        found: Tensor = recurrent.over_nodes(bound, nodes, *inputs)
-        return found
+        return compute(*inputs, parameters=parameters)
+    own = _range(heads, heads, sharding.rank, sharding.ranks)
+    mine = [None if each is None else each[own[0] : own[1]] for each in parameters]
     where = sharding._tensors[mask], sharding._name
     of_groups = [_ranges(heads, each.shape[2], sharding.ranks) for each in given]
     exchanged = iter(_ToHeads.apply(where, of_groups, *given))  # type: ignore[no-untyped-call]
     whole = [None if each is None else _for_heads(next(exchanged), each.shape[2], heads, own) for each in inputs]
-    output = recurrent.over_nodes(bound, nodes, *whole)
+    output = compute(*whole, parameters=mine)
     if output.ndim < 3 or output.shape[2] != own[1] - own[0]:
         raise ValueError(
             f"run() returned shape {list(output.shape)}; expected (1, tokens, {own[1] - own[0]}, ...), the heads of "
             f"rank {sharding.rank}"
         )
-    of_heads = [_ranges(heads, heads, sharding.ranks)]
-    held: tuple[Tensor] = _ToTokens.apply(where, of_heads, output)  # type: ignore[no-untyped-call]
+    held: tuple[Tensor] = _ToTokens.apply(where, [_ranges(heads, heads, sharding.ranks)], output)  # type: ignore[no-untyped-call]
     return held[0]
 
 

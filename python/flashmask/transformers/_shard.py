@@ -72,8 +72,6 @@ def shard(model: torch.nn.Module, batch: Mapping[str, Any], group_or_mesh: Any, 
         **{**_heads_of(config), **options},
     )
     _check_shares(sharding)
-    if has_states:
-        sharding.nodes()  # raises here rather than in a layer
     return _local(batch, first, sharding)
 
 

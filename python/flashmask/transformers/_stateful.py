@@ -228,13 +228,18 @@ def _find_nodes(
         return None
     given = _Given(text, arguments, options)
     told = _tell(text, given)
-    changes: dict[str, Any] = {"use_cache": False} if isinstance(told.nodes, Sharding) else {}
+    changes = _without_cache(told)
     mask = _MODELS_OF_A_MASK_ALONE.get(type(text).__name__)
     if mask is None:
         return given.changed({**changes, _NODES: told}) if changes else (arguments, {**options, _NODES: told})
     if told.nodes is None or given.tokens is None:
         return None
     return given.changed({**changes, mask: _marked(given[mask], given.tokens, told)})
+
+
+def _without_cache(told: _Told) -> dict[str, Any]:
+    """Returns the keyword that keeps a model from making a cache where its tokens are spread over ranks."""
+    return {"use_cache": False} if isinstance(told.nodes, Sharding) else {}
 
 
 def _is_of_ours(model: torch.nn.Module) -> bool:
@@ -249,7 +254,10 @@ def _refuse_documents(model: torch.nn.Module, arguments: tuple[Any, ...], option
 
 def with_nodes(text: torch.nn.Module, options: dict[str, Any]) -> dict[str, Any]:
     """Returns keywords for the forward of a model that runs, for who puts another batch in place of its own."""
-    return {**options, _NODES: _tell(text, _Given(text, (), options))} if _NODES in vars(text) else options
+    if _NODES not in vars(text):
+        return options
+    told = _tell(text, _Given(text, (), options))
+    return {**options, **_without_cache(told), _NODES: told}
 
 
 def _tell(text: torch.nn.Module, given: _Given) -> _Told:

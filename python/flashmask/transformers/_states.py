@@ -24,8 +24,8 @@ from flashmask.distributed import Sharding
 from flashmask.recurrent import causal_conv, one_by_one, over_nodes
 from flashmask.transformers._running import Running
 
-#: What carries a state and runs, with the nodes of its batch, or the sharding of its tokens, which has them; None: a plain
-#: sequence per entry, padded or not.
+#: What carries a state and runs, with the nodes of its batch, or the sharding of its tokens, which has them; None: a
+#: plain sequence per entry, padded or not.
 carriers: Running[Nodes | Sharding | None] = Running()
 #: Keywords by which models say where documents begin; nodes say it here, and originals without a kernel refuse these.
 _SAID_BY_NODES = ("cu_seqlens", "seq_idx", "cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k")
