@@ -312,8 +312,12 @@ def what_cannot_be_sliced_is_refused_by_name(group, rank):
     model = tiny("qwen3_next", 2)
     rows = torch.from_numpy(masks.sliding_window(TOKENS, TOKENS, 9).to_startend_row_indices()[0])
     window = {"input_ids": ids, "startend_row_indices": rows}
-    refused(ValueError, "column 1 is seen by row", lambda: shard(model, window, group, partition="contiguous"))
-    local = shard(model, {"input_ids": ids}, group, partition="contiguous", scheme="heads")
+    refused(
+        ValueError,
+        "column 1 is seen by row",
+        lambda: shard(model, window, group, partition=random_partition(TOKENS, 2, tile=5)),
+    )
+    local = shard(model, {"input_ids": ids}, group, partition=random_partition(TOKENS, 2, tile=5))
     cache = families.make("qwen3_next", "flashmask").eval()(input_ids=ids[:, :4], use_cache=True)
     with_cache = {**local, "past_key_values": cache.past_key_values}
     refused(ValueError, "^a cache came to a model with layers that carry a state", lambda: model(**with_cache))

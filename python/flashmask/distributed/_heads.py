@@ -29,7 +29,7 @@ def to_heads(tensors: Sequence[Tensor], local: Local, group: Group, shares: Shar
     `shares`: the heads of each rank; None: as many for each.
     """
     if shares is None:
-        cut = [each.chunk(local.ranks, 2) for each in tensors]
+        cut = [list(each.chunk(local.ranks, 2)) for each in tensors]
     else:
         cut = [[_heads(each, part) for part in parts] for each, parts in zip(tensors, shares, strict=True)]
     of_ranks = list(zip(*cut, strict=True))

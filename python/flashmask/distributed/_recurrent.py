@@ -106,12 +106,12 @@ def linear_attention(
     of_heads = log_forget is not None and log_forget.ndim == 1
 
     def compute(*given: Tensor | None, parameters: Sequence[Tensor | None]) -> Tensor:
-        *of_tokens, inside = given
-        forget = parameters[0] if of_heads else of_tokens.pop()
-        found: Tensor = of_whole(*of_tokens, forget, inside, whole, normalize=normalize, scale=scale)
+        q, k, v, inside, *of_tokens = given
+        forget = parameters[0] if of_heads else of_tokens[0]
+        found: Tensor = of_whole(q, k, v, forget, inside, whole, normalize=normalize, scale=scale)
         return found
 
-    inputs = (q, k, v, log_input) if of_heads else (q, k, v, log_forget, log_input)
+    inputs = (q, k, v, log_input) if of_heads else (q, k, v, log_input, log_forget)
     return _by_heads(compute, sharding, mask, inputs, (log_forget if of_heads else None,))
 
 
@@ -215,7 +215,7 @@ def _for_heads(tensor: Tensor, groups: int, heads: int, own: tuple[int, int]) ->
         return tensor
     first = begin // size
     counts = [min(end, (first + at + 1) * size) - max(begin, (first + at) * size) for at in range(tensor.shape[2])]
-    parts = zip(tensor.split(1, 2), counts, strict=True)
+    parts = zip(tensor.split_with_sizes([1] * len(counts), 2), counts, strict=True)
     return torch.cat([part.expand(-1, -1, count, *part.shape[3:]) for part, count in parts], 2)
 
 
@@ -232,14 +232,14 @@ class _Fetched(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, exchange: Exchange, where: tuple[Tensor, str]) -> Tensor:
-        _, group = entered(*where, [x], "fetch predecessors")
+        _, group = entered(where[0], where[1], [x], "fetch predecessors")
         ctx.exchange, ctx.where = exchange, where
         return exchange.fetch(group, [x.contiguous()], apart=True)[0]
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        _, group = entered(*ctx.where, [grad], "give gradients back")
+        _, group = entered(ctx.where[0], ctx.where[1], [grad], "give gradients back")
         return ctx.exchange.give_back(group, [grad.clone()])[0], None, None
 
 
@@ -248,16 +248,16 @@ class _ToHeads(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, where: tuple[Tensor, str], shares: Shares, *tensors: Tensor) -> tuple[Tensor, ...]:
-        local, group = entered(*where, tensors, "states to heads")
+        local, group = entered(where[0], where[1], tensors, "states to heads")
         ctx.where, ctx.shares = where, shares
         return tuple(to_heads(tensors, local, group, shares))
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         wanted = [place for place in range(len(grads)) if ctx.needs_input_grad[2 + place]]
         chosen = [grads[place] for place in wanted]
-        local, group = entered(*ctx.where, chosen, "gradients to tokens")
+        local, group = entered(ctx.where[0], ctx.where[1], chosen, "gradients to tokens")
         found = dict(zip(wanted, to_tokens(chosen, local, group, [ctx.shares[at] for at in wanted]), strict=True))
         return None, None, *(found.get(place) for place in range(len(grads)))
 
@@ -267,12 +267,12 @@ class _ToTokens(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, where: tuple[Tensor, str], shares: Shares, *tensors: Tensor) -> tuple[Tensor, ...]:
-        local, group = entered(*where, tensors, "states to tokens")
+        local, group = entered(where[0], where[1], tensors, "states to tokens")
         ctx.where, ctx.shares = where, shares
         return tuple(to_tokens(tensors, local, group, shares))
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        local, group = entered(*ctx.where, grads, "gradients to heads")
+        local, group = entered(ctx.where[0], ctx.where[1], grads, "gradients to heads")
         return None, None, *to_heads(grads, local, group, ctx.shares)

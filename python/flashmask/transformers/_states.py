@@ -174,11 +174,12 @@ def _selective_scan(original: Callable[..., Any]) -> Callable[..., Any]:
 
         def run(*given: Any, parameters: Any, initial_state: None, output_final_state: bool) -> Any:
             decay, direct, bias = parameters
-            x, step, gate, b, c = (None if each is None else each.transpose(1, 2) for each in given)
+            x, step, gate, b, c = given
+            x, step, b, c = (each.transpose(1, 2) for each in (x, step, b, c))
             found = original(
                 *(x, step, decay, b[:, 0].transpose(1, 2), c[:, 0].transpose(1, 2)),
                 D=direct,
-                z=gate,
+                z=None if gate is None else gate.transpose(1, 2),
                 delta_bias=bias,
                 return_last_state=output_final_state,
                 **options,
@@ -186,7 +187,8 @@ def _selective_scan(original: Callable[..., Any]) -> Callable[..., Any]:
             output, state = found if output_final_state else (found, None)
             return output.transpose(1, 2), state
 
-        x, step, gate, b, c = (None if each is None else each.transpose(1, 2) for each in (hidden_states, dt, z, B, C))
+        gate = None if z is None else z.transpose(1, 2)
+        x, step, b, c = (each.transpose(1, 2) for each in (hidden_states, dt, B, C))
         inputs = (x, step, gate, b[:, :, None], c[:, :, None])
         output, state = _with_last_states(one_by_one(run), told, inputs, return_last_state, (A, D, delta_bias))
         output = output.transpose(1, 2)
