@@ -14,7 +14,7 @@ from ranks import torchrun
 
 pytestmark = pytest.mark.slow
 RANKS = 2
-TASKS = ["causal", "preference"] if importlib.util.find_spec("trl") else ["causal"]
+TASKS = ["causal", "hybrid", *(["preference"] if importlib.util.find_spec("trl") else [])]
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +26,7 @@ def of_ranks(tmp_path_factory):
     return [json.loads(Path(folder, f"{rank}.json").read_text()) for rank in range(RANKS)]
 
 
-@pytest.mark.parametrize("task", ["causal", "preference"])
+@pytest.mark.parametrize("task", ["causal", "hybrid", "preference"])
 def test_losses_and_gradients_are_those_of_one_process(task, of_ranks, tmp_path):
     if task not in TASKS:
         pytest.skip("TRL is not installed, and its DPOTrainer is what is tested")

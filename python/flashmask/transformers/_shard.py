@@ -71,6 +71,8 @@ def shard(model: torch.nn.Module, batch: Mapping[str, Any], group_or_mesh: Any, 
         weights={_MAIN: layers[main], **dict.fromkeys(others, layers[_SLIDING])},
         **{**_heads_of(config), **options},
     )
+    if has_states:
+        sharding.nodes()  # of a mask that has none, raises here rather than in a layer
     _check_shares(sharding)
     return _local(batch, first, sharding)
 
