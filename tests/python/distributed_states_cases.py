@@ -20,7 +20,7 @@ families = docs_script("transformers_families")
 
 distributed_cases.CASES.clear()
 CASES = distributed_cases.CASES
-TOKENS, HEADS = 60, 4
+TOKENS, HEADS = 60, 10
 LENGTHS, PROMPT, ANSWERS = (23, 1, 30, 6), 20, (5, 1, 34)
 #: One of each kind of layer: both delta rules, both scans, with norms across heads and within, short convolutions.
 QUICK = ("qwen3_next", "kimi_linear", "bamba", "mamba2", "zamba", "lfm3")
@@ -105,7 +105,7 @@ def convolutions_and_recurrences_have_the_bits_of_one_process(group, rank, famil
     mask = MASKS[family]()
     nodes, sharding = flashmask.nodes(mask), sharding_of(group, mask)
     run = recurrent.one_by_one(decayed)
-    for groups, batch in ((1, 1), (2, 2), (4, 1)):
+    for groups, batch in ((1, 1), (2, 2), (5, 1)):
         k, v, g, bias = tensors(batch, groups)
         hold_against_whole(
             *(sharding, group),
