@@ -14,7 +14,7 @@ from ranks import torchrun
 
 pytestmark = pytest.mark.slow
 RANKS = 2
-TASKS = ["causal", "preference"] if importlib.util.find_spec("trl") else ["causal"]
+TASKS = ["causal", "hybrid", *(["preference"] if importlib.util.find_spec("trl") else [])]
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +26,7 @@ def of_ranks(tmp_path_factory):
     return [json.loads(Path(folder, f"{rank}.json").read_text()) for rank in range(RANKS)]
 
 
-@pytest.mark.parametrize("task", ["causal", "preference"])
+@pytest.mark.parametrize("task", ["causal", "hybrid", "preference"])
 def test_losses_and_gradients_are_those_of_one_process(task, of_ranks, tmp_path):
     if task not in TASKS:
         pytest.skip("TRL is not installed, and its DPOTrainer is what is tested")
@@ -39,4 +39,5 @@ def test_losses_and_gradients_are_those_of_one_process(task, of_ranks, tmp_path)
     for found in of_ranks:
         assert found[task]["evaluation"] == pytest.approx(alone["evaluation"], rel=1e-5)
         for mine, expected in zip(found[task]["steps"], alone["steps"], strict=True):
-            assert mine == pytest.approx(expected, rel=2e-5)
+            # Experts and states amplify rounding from step to step.
+            assert mine == pytest.approx(expected, rel=1e-4 if task == "hybrid" else 2e-5)

@@ -14,6 +14,7 @@ import torch
 import transformers
 from accelerate import ParallelismConfig
 from distributed_cases import tiny
+from docs_scripts import docs_script
 
 from flashmask.data import pack
 from flashmask.transformers import ShardedBatches, register
@@ -52,7 +53,7 @@ def options(folder, ranks):
     return {"output_dir": str(folder), **SETTLED, **parallel}
 
 
-def causal(folder, ranks):
+def causal(folder, ranks, model=None):
     generator = torch.Generator().manual_seed(1)
 
     def draw():
@@ -61,7 +62,7 @@ def causal(folder, ranks):
     data = [{"prompt_ids": draw()[:9], "completion_ids": draw()} for _ in range(BATCH * STEPS)]
     arguments = transformers.TrainingArguments(**options(folder, ranks))
     return Trainer(
-        model=tiny("llama"), args=arguments, train_dataset=data, eval_dataset=data[:BATCH],
+        model=model or tiny("llama"), args=arguments, train_dataset=data, eval_dataset=data[:BATCH],
         data_collator=lambda examples: pack(examples, length=TOKENS),
     )  # fmt: skip
 
@@ -79,7 +80,12 @@ def preference(folder, ranks, **others):
     )  # fmt: skip
 
 
-TASKS = {"causal": causal, "preference": preference}
+def hybrid(folder, ranks):
+    """The same with a model of which every other layer carries a state."""
+    return causal(folder, ranks, model=docs_script("transformers_families").make("qwen3_next", "flashmask"))
+
+
+TASKS = {"causal": causal, "hybrid": hybrid, "preference": preference}
 
 
 def run(task, folder, ranks=1):

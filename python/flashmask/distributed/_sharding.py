@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from flashmask import _nodes
 from flashmask._arguments import boolean, choice, described, integer
 from flashmask._partition import DIVISIONS, Partition, Prices
 from flashmask.distributed._dropout import place_of_heads
@@ -60,6 +61,7 @@ class Sharding:
         self._kept = {name: local.kept for name, local in made.locals.items()}
         self._prices = Prices(options.query_heads, options.kv_heads, options.head_dim)
         self._held = tokens_of(made.runs[group.rank])
+        self._nodes: dict[str, _nodes.Nodes] = {}
         self._place = None
         if made.scheme == "heads" and self.tokens:
             self._place = place_of_heads(made.locals[MAIN], group.device)
@@ -111,6 +113,12 @@ class Sharding:
         """
         check_plain("loss_sum", loss_sum)
         return global_mean(loss_sum, count, self._group if group is None else group_of(group))
+
+    def nodes(self, mask: str = MAIN) -> _nodes.Nodes:
+        """Returns the nodes of a mask of the whole sequence, found once; see flashmask.nodes()."""
+        if mask not in self._nodes:
+            self._nodes[mask] = _nodes.nodes(self.masks[self._known(mask)])
+        return self._nodes[mask]
 
     def explain(self) -> ShardingExplanation:
         """Returns each rank's work under each mask: tokens, tiles, what it fetches and sends, and predicted times."""

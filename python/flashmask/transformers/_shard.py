@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, partial
 from inspect import signature
 from typing import Any
 
@@ -26,10 +26,13 @@ from flashmask.transformers._layer_mask import Call, layer_mask
 from flashmask.transformers._mask import is_made, is_padded
 from flashmask.transformers._name import CACHE
 from flashmask.transformers._ours import is_ours
+from flashmask.transformers._stateful import carriers_of, refuse_over_ranks
 
 _IGNORED = -100
 _MAIN = "mask"
-_FULL, _SLIDING = "full_attention", "sliding_attention"
+_FULL, _SLIDING, _STATE = "full_attention", "sliding_attention", "linear_attention"
+_ATTENDS = {"conv": _STATE, "hybrid": _FULL, "hybrid_sliding": _SLIDING}
+"""Kinds of layers with a state, and of those with attention beside it, by the mask that they take."""
 _SAYS_THE_MASK = (
     *("attention_mask", "startend_row_indices", "attn_mask_startend_row_indices"),
     *("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k"),
@@ -47,26 +50,29 @@ def shard(model: torch.nn.Module, batch: Mapping[str, Any], group_or_mesh: Any, 
     rank's tokens of these, `shift_labels`, shifted before the split (-100 where the next token begins another
     document), and `sharding`, which is passed on to every layer. `options` are those of flashmask.distributed.shard().
 
-    Raises ValueError for tensors that it does not know, for layers other than full and sliding ones, for a model with
-    another attention, which would see only this rank's tokens, and, on every rank, if some rank would get no tokens.
-    Raises RuntimeError on every rank if the batch of any rank is wrong.
+    Layers with a state, beside attention or alone, are served where docs/recurrent.md says so.
+
+    Raises ValueError for tensors that it does not know, for layers of other kinds, for a model with another attention,
+    which would see only this rank's tokens, and, on every rank, if some rank would get no tokens. Raises RuntimeError
+    on every rank if the batch of any rank is wrong.
     """
     config = _config_of(model)
+    refuse_over_ranks(model)
     first = _tokens(batch)
-    layers = _layers(config)
+    has_states = bool(carriers_of(model))
+    layers = _layers(config, has_states)
     main = _FULL if _FULL in layers else _SLIDING
-    made = cache(lambda: _masks_of(model, batch, first, layers))  # called in shard(), which tells all ranks of errors
+    made = cache(partial(_masks_of, model, batch, first, layers))  # called in shard(), which tells all ranks of errors
     others = {_window_name(config.sliding_window): lambda: made()[_SLIDING]} if len(layers) > 1 else {}
     sharding = shard_masks(
         lambda: made()[main],
         group_or_mesh,
-        query_heads=config.num_attention_heads,
-        kv_heads=getattr(config, "num_key_value_heads", None) or config.num_attention_heads,
-        head_dim=getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads,
         masks=others,
         weights={_MAIN: layers[main], **dict.fromkeys(others, layers[_SLIDING])},
-        **options,
+        **{**_heads_of(config), **options},
     )
+    if has_states:
+        sharding.nodes()  # of a mask that has none, raises here rather than in a layer
     _check_shares(sharding)
     return _local(batch, first, sharding)
 
@@ -88,6 +94,18 @@ def _config_of(model: Any) -> Any:
             'tokens alone; expected "flashmask", or another name that was given to flashmask.transformers.register()'
         )
     return config
+
+
+def _heads_of(config: Any) -> dict[str, Any]:
+    """Returns the heads of attention; a model without attention has one, and runs of tokens, which are equal work."""
+    heads = getattr(config, "num_attention_heads", None)
+    if heads is None:
+        return {"query_heads": 1, "kv_heads": 1, "head_dim": 64, "partition": "contiguous"}
+    return {
+        "query_heads": heads,
+        "kv_heads": getattr(config, "num_key_value_heads", None) or heads,
+        "head_dim": getattr(config, "head_dim", None) or config.hidden_size // heads,
+    }
 
 
 def _check_shares(sharding: Sharding) -> None:
@@ -117,10 +135,14 @@ def _tokens(batch: Mapping[str, Any]) -> Tensor:
 # ---- masks ----
 
 
-def _layers(config: Any) -> Counter[str]:
-    """Counts the layers of each kind."""
+def _layers(config: Any, has_states: bool) -> Counter[str]:
+    """Counts the layers of attention of each kind; one full one where layers with a state have no other mask."""
     only = _SLIDING if getattr(config, "sliding_window", None) is not None else _FULL
-    layers = Counter(getattr(config, "layer_types", None) or [only] * config.num_hidden_layers)
+    kinds = getattr(config, "layer_types", None) or [only] * config.num_hidden_layers
+    layers = Counter(_ATTENDS.get(kind, kind) if has_states else kind for kind in kinds)
+    if has_states:
+        del layers[_STATE]
+        layers[_FULL] = max(layers[_FULL], 1)
     chunked = getattr(config, "attention_chunk_size", None) is not None
     unknown = sorted(set(layers) - {_FULL, _SLIDING}) + ["chunked_attention"] * chunked
     if unknown:
@@ -147,8 +169,13 @@ def _masks_of(model: Any, batch: Mapping[str, Any], first: Tensor, layers: Mappi
         no_cache = {name: None for name in CACHE if name in signature(create).parameters}
         shape = torch.empty(*first.shape[:2], 1)
         made = create(model.config, shape, said, position_ids=positions, **no_cache, **known)
+        if isinstance(made, dict) and _FULL in layers and _FULL not in made:  # every layer carries a state
+            made[_FULL] = masking_utils.create_causal_mask(
+                model.config, shape, said, position_ids=positions, **no_cache, **known
+            )
     return {
-        kind: _mask_of(made[kind] if isinstance(made, dict) else made, given, first, model.config) for kind in layers
+        kind: _mask_of(made[kind] if isinstance(made, dict) else made, given, first, model.config, kind)
+        for kind in layers
     }
 
 
@@ -166,15 +193,16 @@ def _check_shapes(batch: Mapping[str, Any], first: Tensor) -> None:
             check_ends(name, ends.cpu(), tokens)
 
 
-def _mask_of(made: Any, given: Mapping[str, Tensor], first: Tensor, config: Any) -> Mask:
+def _mask_of(made: Any, given: Mapping[str, Tensor], first: Tensor, config: Any, kind: str) -> Mask:
+    text = config.get_text_config()
     indices = given.get("startend_row_indices", given.get("attn_mask_startend_row_indices"))
     call = Call(
         batch=first.shape[0],
         rows=first.shape[1],
         columns=first.shape[1],
         device=torch.device("cpu"),
-        causal=getattr(config.get_text_config(), "is_causal", True),
-        window=None,
+        causal=getattr(text, "is_causal", True),
+        window=text.sliding_window if kind == _SLIDING else None,
         attention_mask=made,
         row_indices=indices,
         position_ids=given.get("position_ids"),

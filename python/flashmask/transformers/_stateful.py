@@ -17,12 +17,13 @@ from flashmask import Mask, RowIndices
 from flashmask._nodes import Nodes, nodes
 from flashmask._rows import one_name_of
 from flashmask._torch.shared import shared
+from flashmask.distributed import Sharding
 from flashmask.transformers._calls import said_around
 from flashmask.transformers._indices import Indices
 from flashmask.transformers._layer_mask import Call, layer_mask
 from flashmask.transformers._ours import is_ours
 from flashmask.transformers._running import Running
-from flashmask.transformers._states import carriers, refuse_past, serve, served_names
+from flashmask.transformers._states import carriers, refuse_cache_over_ranks, refuse_past, serve, served_names
 from flashmask.transformers._tables import makers_in
 
 _NODES = "flashmask_nodes"  # keyword by which a model hands them to its layers
@@ -53,7 +54,8 @@ _ALONE = "give it one document per batch entry, padded"
 class _Told(NamedTuple):
     """What a model tells its layers."""
 
-    nodes: Nodes | None
+    nodes: Nodes | Sharding | None
+    """The nodes of the batch, or the sharding of its tokens; None where each entry is one sequence."""
     positions: Tensor | None
     """The batch's position_ids, for models that do not hand them on to attention."""
     shape: tuple[int, ...] | None
@@ -131,6 +133,27 @@ def carriers_of(model: torch.nn.Module) -> set[type[torch.nn.Module]]:
     }
 
 
+def refuse_over_ranks(model: torch.nn.Module) -> None:
+    """Raises for layers that cannot compute what a rank's tokens need of others."""
+    makers = makers_in(model)
+    if makers:
+        raise ValueError(
+            f"{type(model).__name__} has biases of scores by distance ({_names_of(makers)}), which flashmask does not "
+            "serve with tokens spread over ranks; train it on one device"
+        )
+    refused = {each for each in carriers_of(model) if not _is_served(each) or _tells_documents_apart(each)}
+    if refused:
+        raise ValueError(
+            f"{type(model).__name__} has layers that carry a state and compute it themselves ({_names_of(refused)}), "
+            "where flashmask cannot give ranks the tokens or heads that they need; train it on one device, or spread "
+            "batches rather than sequences over the ranks"
+        )
+    for each in model.modules():
+        if hasattr(each, "post_init") and (_reads_no_mask(each) or _mixing(each)):
+            why = _mixing(each) or "none of its layers reads a mask"
+            raise ValueError(f"{type(each).__name__} cannot have its tokens spread over ranks: {why}")
+
+
 def why_no_forks(model: torch.nn.Module) -> str:
     """Returns the names of classes that a shared prefix cannot pass through; empty if there are none.
 
@@ -205,12 +228,18 @@ def _find_nodes(
         return None
     given = _Given(text, arguments, options)
     told = _tell(text, given)
+    changes = _without_cache(told)
     mask = _MODELS_OF_A_MASK_ALONE.get(type(text).__name__)
     if mask is None:
-        return arguments, {**options, _NODES: told}
+        return given.changed({**changes, _NODES: told}) if changes else (arguments, {**options, _NODES: told})
     if told.nodes is None or given.tokens is None:
         return None
-    return given.with_mask(mask, _marked(given[mask], given.tokens, told))
+    return given.changed({**changes, mask: _marked(given[mask], given.tokens, told)})
+
+
+def _without_cache(told: _Told) -> dict[str, Any]:
+    """Returns the keyword that keeps a model from making a cache where its tokens are spread over ranks."""
+    return {"use_cache": False} if isinstance(told.nodes, Sharding) else {}
 
 
 def _is_of_ours(model: torch.nn.Module) -> bool:
@@ -225,22 +254,20 @@ def _refuse_documents(model: torch.nn.Module, arguments: tuple[Any, ...], option
 
 def with_nodes(text: torch.nn.Module, options: dict[str, Any]) -> dict[str, Any]:
     """Returns keywords for the forward of a model that runs, for who puts another batch in place of its own."""
-    return {**options, _NODES: _tell(text, _Given(text, (), options))} if _NODES in vars(text) else options
+    if _NODES not in vars(text):
+        return options
+    told = _tell(text, _Given(text, (), options))
+    return {**options, **_without_cache(told), _NODES: told}
 
 
 def _tell(text: torch.nn.Module, given: _Given) -> _Told:
     """Finds what a model tells its layers; raises where they would leak."""
     if given["sharding"] is not None:
-        raise ValueError(
-            f"tokens of {type(text).__name__} are spread over ranks, and its layers that carry a state "
-            f"({_names_of(carriers_of(text))}) would begin anew on each; attention "
-            "alone runs over ranks"
-        )
+        return _tell_sharding(text, given["sharding"], given)
     found = _nodes_of(given)
     refused, modules = vars(text)[_NODES]
     if found is not None:
-        for module in modules:  # once more: the model may have been pickled by another process
-            serve(sys.modules[module])
+        _serve_again(modules)
     if found is not None and refused:
         raise ValueError(
             f"{_SEVERAL} came to {type(text).__name__}, and flashmask does not reach its layers that carry a state "
@@ -255,6 +282,23 @@ def _tell(text: torch.nn.Module, given: _Given) -> _Told:
         )
     positions = given["position_ids"] if found is not None and given["cu_seq_lens_q"] is None else None
     told = _Told(found, positions, None if given.tokens is None else tuple(given.tokens.shape[:2]))
+    _texts.enter(text, told)
+    return told
+
+
+def _serve_again(modules: list[str]) -> None:
+    """Wraps the functions of modules: the model may have been pickled by another process."""
+    for module in modules:
+        serve(sys.modules[module])
+
+
+def _tell_sharding(text: torch.nn.Module, sharding: Sharding, given: _Given) -> _Told:
+    """Finds what a model tells its layers where tokens are spread over ranks."""
+    refuse_over_ranks(text)
+    if given["cache"] is not None or given["past_key_values"] is not None:
+        refuse_cache_over_ranks()
+    _serve_again(vars(text)[_NODES][1])
+    told = _Told(sharding, None, None if given.tokens is None else tuple(given.tokens.shape[:2]))
     _texts.enter(text, told)
     return told
 
@@ -276,9 +320,9 @@ class _Given:
     def __getitem__(self, name: str) -> Any:
         return self._options.get(name)
 
-    def with_mask(self, name: str, mask: Tensor) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Returns the arguments with another mask."""
-        return (), {**self._handed, name: mask}
+    def changed(self, changes: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Returns the arguments with others in their places."""
+        return (), {**self._handed, **changes}
 
     @property
     def tokens(self) -> Tensor | None:
@@ -425,7 +469,7 @@ def _enter(
         )
     carriers.enter(carrier, told.nodes)
     options = {name: value for name, value in options.items() if name != _NODES}
-    if told.nodes is not None and _tells_documents_apart(type(carrier)):
+    if isinstance(told.nodes, Nodes) and _tells_documents_apart(type(carrier)):
         options[_DOCUMENTS] = _documents_of(told.nodes, hidden)
     return arguments, options
 

@@ -20,6 +20,14 @@ class ShardedBatches:
 
     accelerator: Any
 
+    def create_accelerator_and_postprocess(self) -> None:
+        """Makes the accelerator, and leaves out its hooks for torch's context_parallel.
+
+        They refuse layers with windows and with states, whose masks context_parallel would drop; a sharding has them.
+        """
+        super().create_accelerator_and_postprocess()  # type: ignore[misc]
+        self.accelerator._prepare_cp = _unchanged
+
     def _prepare_context_parallel_inputs(
         self, model: Any, inputs: dict[str, Any]
     ) -> tuple[Callable[[], Any], dict[str, Any]]:
@@ -28,6 +36,10 @@ class ShardedBatches:
         if mesh is None:
             return contextlib.nullcontext, inputs
         return contextlib.nullcontext, shard(self.accelerator.unwrap_model(model), inputs, mesh)
+
+
+def _unchanged(*prepared: Any) -> tuple[Any, ...]:
+    return prepared
 
 
 def context_parallel_mesh(accelerator: Any) -> Any:

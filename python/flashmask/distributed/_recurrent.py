@@ -1,0 +1,278 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Layers with a state over ranks: convolutions by rows, recurrences by heads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from flashmask import recurrent
+from flashmask._arguments import described
+from flashmask._linear_attention import linear_attention as of_whole
+from flashmask._nodes import Nodes
+from flashmask.distributed._checks import entered
+from flashmask.distributed._exchange import Exchange
+from flashmask.distributed._heads import Shares, to_heads, to_tokens
+from flashmask.distributed._make import MAIN
+from flashmask.distributed._near import Near, near_of
+from flashmask.distributed._parcels import parts_of
+from flashmask.distributed._sharding import Sharding, check_plain
+from flashmask.recurrent._batch import nodes_of_batch
+
+
+def causal_conv(
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, *, sharding: Sharding, mask: str = MAIN
+) -> Tensor:
+    """flashmask.recurrent.causal_conv() over a sequence that is spread over the ranks of a group; a collective.
+
+    Each rank convolves its tokens, and fetches those of their width - 1 predecessors that other ranks hold.
+
+    x: (batch, tokens that this rank holds, channels), as Sharding.shard() gives them. weight, bias: as there, the same
+    on every rank. sharding: what shard() returned. mask: name of one of its masks, whose nodes are meant.
+
+    Returns (batch, tokens held, channels), for each token the bits of one device. Differentiable once. The gradients of
+    weight and bias are those of this rank's tokens, to be added over the ranks as those of all parameters are.
+    """
+    _check_held("x", x, sharding)
+    nodes = nodes_of_batch(sharding.nodes(mask), "the whole x", _whole(x, sharding))
+    width = weight.shape[-1]
+    near = nodes.kept(("near", width), lambda: near_of(nodes, sharding._runs, sharding.rank, width))
+    if near.exchange.silent:
+        return recurrent.causal_conv(x, weight, bias, nodes=near.nodes)
+    where = sharding._tensors[mask], sharding._name
+    fetched: Tensor = _Fetched.apply(x, near.exchange, where)  # type: ignore[no-untyped-call]
+    return _held(recurrent.causal_conv(fetched, weight, bias, nodes=near.nodes), near)
+
+
+def over_nodes(
+    run: Callable[..., Any],
+    sharding: Sharding,
+    *inputs: Tensor | None,
+    parameters: Sequence[Tensor | None] = (),
+    mask: str = MAIN,
+) -> Tensor:
+    """flashmask.recurrent.over_nodes() over a sequence that is spread over the ranks of a group; a collective.
+
+    One exchange gives every rank the inputs of all tokens for its share of the heads, with which it calls `run` as one
+    device would; another one brings the outputs of its tokens back, of all heads.
+
+    Args:
+        run: as in flashmask.recurrent.over_nodes(), called with the heads of this rank and, if there are `parameters`,
+            with these as a keyword. Its output is (1, tokens, heads of this rank, ...).
+        sharding: what shard() returned.
+        inputs: tensors (batch, tokens that this rank holds, heads, ...), or None. Some may have fewer heads, a divisor
+            of the most: groups whose heads follow each other, such as the keys of several value heads, or B and C of
+            Mamba-2. Ranks get the groups that their heads need; where heads of a group are on several ranks, in
+            unequal numbers, a rank gets the group once for each of its heads.
+        parameters: tensors (heads, ...), or None, the same on every rank: A, D and bias of time steps. Each rank takes
+            those of its heads; their gradients are to be added over the ranks as those of all parameters are.
+        mask: name of one of the sharding's masks, whose nodes are meant.
+
+    Returns the output, (batch, tokens held, heads, ...). Differentiable once; gradients of groups that several ranks
+    need are added in the order of the ranks.
+
+    Raises ValueError where there are fewer heads than ranks, or where heads do not fit.
+    """
+    bound = _with_nodes(run, sharding.nodes(mask))
+    return _by_heads(bound, sharding, mask, inputs, parameters)
+
+
+def linear_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    log_forget: Tensor | None = None,
+    log_input: Tensor | None = None,
+    *,
+    sharding: Sharding,
+    mask: str = MAIN,
+    normalize: bool = False,
+    scale: float | None = None,
+) -> Tensor:
+    """flashmask.linear_attention() over a sequence that is spread over the ranks of a group; a collective.
+
+    Each rank computes with a share of the heads, between two exchanges, as in over_nodes(). Tensors are (batch, tokens
+    that this rank holds, ...) or, of log_forget, (heads), the same on every rank.
+
+    Returns o (batch, tokens held, heads, value dim), on CPUs with the bits of one process: on a GPU the number of heads
+    decides where sums are cut. Differentiable once.
+    """
+    whole = sharding.masks[sharding._known(mask)]
+    of_heads = log_forget is not None and log_forget.ndim == 1
+
+    def compute(*given: Tensor | None, parameters: Sequence[Tensor | None]) -> Tensor:
+        q, k, v, inside, *of_tokens = given
+        forget = parameters[0] if of_heads else of_tokens[0]
+        found: Tensor = of_whole(q, k, v, forget, inside, whole, normalize=normalize, scale=scale)
+        return found
+
+    inputs = (q, k, v, log_input) if of_heads else (q, k, v, log_input, log_forget)
+    return _by_heads(compute, sharding, mask, inputs, (log_forget if of_heads else None,))
+
+
+def _with_nodes(run: Callable[..., Any], nodes: Nodes) -> Callable[..., Tensor]:
+    def compute(*inputs: Tensor | None, parameters: Sequence[Tensor | None]) -> Tensor:
+        bound = partial(run, parameters=parameters) if parameters else run
+        found: Tensor = recurrent.over_nodes(bound, nodes, *inputs)
+        return found
+
+    return compute
+
+
+def _by_heads(
+    compute: Callable[..., Tensor],
+    sharding: Sharding,
+    mask: str,
+    inputs: Sequence[Tensor | None],
+    parameters: Sequence[Tensor | None],
+) -> Tensor:
+    """Calls compute(*inputs, parameters=) with all tokens of this rank's heads; returns its tokens of all heads."""
+    given = [each for each in inputs if each is not None]
+    for place, each in enumerate(inputs):
+        if each is not None:
+            _check_held(f"input {place}", each, sharding)
+    heads = _count_of_heads(given, parameters, sharding)
+    if sharding.ranks == 1:
+        return compute(*inputs, parameters=parameters)
+    own = _range(heads, heads, sharding.rank, sharding.ranks)
+    mine = [None if each is None else each[own[0] : own[1]] for each in parameters]
+    where = sharding._tensors[mask], sharding._name
+    of_groups = [_ranges(heads, each.shape[2], sharding.ranks) for each in given]
+    exchanged = iter(_ToHeads.apply(where, of_groups, *given))  # type: ignore[no-untyped-call]
+    whole = [None if each is None else _for_heads(next(exchanged), each.shape[2], heads, own) for each in inputs]
+    output = compute(*whole, parameters=mine)
+    if output.ndim < 3 or output.shape[2] != own[1] - own[0]:
+        raise ValueError(
+            f"run() returned shape {list(output.shape)}; expected (1, tokens, {own[1] - own[0]}, ...), the heads of "
+            f"rank {sharding.rank}"
+        )
+    held: tuple[Tensor] = _ToTokens.apply(where, [_ranges(heads, heads, sharding.ranks)], output)  # type: ignore[no-untyped-call]
+    return held[0]
+
+
+# ---- checks ----
+
+
+def _check_held(name: str, tensor: Tensor, sharding: Sharding) -> None:
+    if not isinstance(sharding, Sharding):
+        raise TypeError(f"sharding is {described(sharding)}; expected what flashmask.distributed.shard() returns")
+    check_plain(name, tensor)
+    if tensor.ndim < 3 or tensor.shape[1] != sharding._held:
+        raise ValueError(
+            f"{name} has shape {list(tensor.shape)}; expected (batch, {sharding._held}, ...), the tokens that rank "
+            f"{sharding.rank} holds"
+        )
+
+
+def _whole(tensor: Tensor, sharding: Sharding) -> Tensor:
+    """Returns a tensor without memory, (batch, all tokens)."""
+    return torch.empty(tensor.shape[0], sharding.tokens, device="meta")
+
+
+def _count_of_heads(given: Sequence[Tensor], parameters: Sequence[Tensor | None], sharding: Sharding) -> int:
+    if not given:
+        raise ValueError("over_nodes: there are no inputs; expected at least one tensor (batch, tokens held, heads)")
+    heads = max(each.shape[2] for each in given)
+    for each in given:
+        if not each.shape[2] or heads % each.shape[2]:
+            raise ValueError(
+                f"an input has shape {list(each.shape)}; expected a number of heads that divides {heads}, the most"
+            )
+    for parameter in parameters:
+        if parameter is not None and len(parameter) != heads:
+            raise ValueError(f"a parameter has shape {list(parameter.shape)}; expected ({heads}, ...), the heads")
+    if heads < sharding.ranks:
+        raise ValueError(
+            f"the layer has {heads} heads, and the sequence is spread over {sharding.ranks} ranks, each of which "
+            "computes with some of them; spread it over fewer"
+        )
+    return heads
+
+
+# ---- who computes with which heads ----
+
+
+def _range(heads: int, groups: int, rank: int, ranks: int) -> tuple[int, int]:
+    """Returns the range of groups that a rank's heads are in."""
+    begin, end = rank * heads // ranks, (rank + 1) * heads // ranks
+    return begin * groups // heads, -(-end * groups // heads)
+
+
+def _ranges(heads: int, groups: int, ranks: int) -> list[tuple[int, int]]:
+    return [_range(heads, groups, rank, ranks) for rank in range(ranks)]
+
+
+def _for_heads(tensor: Tensor, groups: int, heads: int, own: tuple[int, int]) -> Tensor:
+    """Returns (batch, tokens, groups, ...) as `run` takes it: each group once for each head if heads share unevenly."""
+    begin, end = own
+    size = heads // groups
+    if tensor.shape[2] == 1 or (begin % size == 0 and end % size == 0):
+        return tensor
+    first = begin // size
+    counts = [min(end, (first + at + 1) * size) - max(begin, (first + at) * size) for at in range(tensor.shape[2])]
+    parts = zip(tensor.split_with_sizes([1] * len(counts), 2), counts, strict=True)
+    return torch.cat([part.expand(-1, -1, count, *part.shape[3:]) for part, count in parts], 2)
+
+
+# ---- exchanges with gradients ----
+
+
+def _held(y: Tensor, near: Near) -> Tensor:
+    parts = parts_of(y, near.held or [(0, 0)])
+    return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
+
+
+class _Fetched(torch.autograd.Function):
+    """x (batch, tokens held, channels) -> (batch, tokens computed with, channels)."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, exchange: Exchange, where: tuple[Tensor, str]) -> Tensor:
+        _, group = entered(where[0], where[1], [x], "fetch predecessors")
+        ctx.exchange, ctx.where = exchange, where
+        return exchange.fetch(group, [x.contiguous()], apart=True)[0]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        _, group = entered(ctx.where[0], ctx.where[1], [grad], "give gradients back")
+        return ctx.exchange.give_back(group, [grad.clone()])[0], None, None
+
+
+class _ToHeads(torch.autograd.Function):
+    """Tensors (batch, tokens held, heads, ...) -> (batch, all tokens, heads of this rank, ...)."""
+
+    @staticmethod
+    def forward(ctx: Any, where: tuple[Tensor, str], shares: Shares, *tensors: Tensor) -> tuple[Tensor, ...]:
+        local, group = entered(where[0], where[1], tensors, "states to heads")
+        ctx.where, ctx.shares = where, shares
+        return tuple(to_heads(tensors, local, group, shares))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        wanted = [place for place in range(len(grads)) if ctx.needs_input_grad[2 + place]]
+        chosen = [grads[place] for place in wanted]
+        local, group = entered(ctx.where[0], ctx.where[1], chosen, "gradients to tokens")
+        found = dict(zip(wanted, to_tokens(chosen, local, group, [ctx.shares[at] for at in wanted]), strict=True))
+        return None, None, *(found.get(place) for place in range(len(grads)))
+
+
+class _ToTokens(torch.autograd.Function):
+    """Tensors (batch, all tokens, heads of this rank, ...) -> (batch, tokens held, heads, ...)."""
+
+    @staticmethod
+    def forward(ctx: Any, where: tuple[Tensor, str], shares: Shares, *tensors: Tensor) -> tuple[Tensor, ...]:
+        local, group = entered(where[0], where[1], tensors, "states to tokens")
+        ctx.where, ctx.shares = where, shares
+        return tuple(to_tokens(tensors, local, group, shares))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        local, group = entered(ctx.where[0], ctx.where[1], grads, "gradients to heads")
+        return None, None, *to_heads(grads, local, group, ctx.shares)
