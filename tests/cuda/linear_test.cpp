@@ -184,7 +184,7 @@ TEST_P(CudaLinear, ManyHeadsAndDocumentsEqualTheReference) {
   }
 }
 
-/// Heads of xLSTM-7B, whose values are cut into slices: forward alone.
+/// Heads of xLSTM-7B, whose keys and values are cut into slices.
 TEST(CudaLinearWide, KeysOf256AndValuesOf512EqualTheReference) {
   const std::vector<std::string> kernels = runnable_kernels();
   if (!kernels.front().starts_with("sm90")) GTEST_SKIP() << "no kernel of this machine takes more than 128 dims";
@@ -197,12 +197,10 @@ TEST(CudaLinearWide, KeysOf256AndValuesOf512EqualTheReference) {
       const LinearTensors tensors(planned, 7, check::mild_gates(), true);
       const check::PlacedLinearTensors gpu(tensors, problem.device);
       linear_forward(planned, gpu.forward());
+      linear_backward(planned, gpu.backward());
       gpu.fetch();
       for (const check::LinearError& error : linear_errors(planned, mask, tensors))
-        if (!error.name.starts_with("grad_")) {
-          EXPECT_LT(error.worst, bound(dtype, error.name)) << error.name;
-        }
-      EXPECT_THROW(linear_backward(planned, gpu.backward()), Error);
+        EXPECT_LT(error.worst, bound(dtype, error.name)) << error.name << ", normalize " << normalize;
     }
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "cuda/common/row_product.cuh"
 #include "cuda/sm80/walk/walk_block.cuh"
 
 /// What the backward computes beside its walks: the gradients of divisors before them, those of gates and the sums over
@@ -23,16 +24,9 @@ __global__ void __launch_bounds__(kWalkThreads)
   float* const gradient =
       arguments.gradient + (static_cast<std::int64_t>(head) * arguments.plan.steps + own.first_step) * kWalkTokens;
   for (int token = static_cast<int>(thread_index()) / 32; token < own.tokens; token += kWalkThreads / 32) {
-    const std::uint16_t* const a = o.first + (own.row + token) * o.stride;
-    const std::uint16_t* const b = grad_o.first + (own.row + token) * grad_o.stride;
-    float sum = 0;
-    for (int dim = 2 * lane; dim < o.dim; dim += 64) {
-      const float2 x = unpack<T>(*reinterpret_cast<const std::uint32_t*>(a + dim)),
-                   y = unpack<T>(*reinterpret_cast<const std::uint32_t*>(b + dim));
-      sum += x.x * y.x + x.y * y.y;
-    }
-    for (int distance = 1; distance < 32; distance *= 2) sum += __shfl_xor_sync(~0U, sum, distance);
-    if (lane == 0) gradient[token] *= sum;
+    const float product = product_of_rows<T>(o.first + (own.row + token) * o.stride,
+                                             grad_o.first + (own.row + token) * grad_o.stride, o.dim);
+    if (lane == 0) gradient[token] *= product;
   }
 }
 

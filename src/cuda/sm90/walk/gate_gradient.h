@@ -9,7 +9,7 @@ struct GateGradientArguments {
   const WalkVisit* steps;  ///< of the plan, of head 0
   int heads;
   GateParts parts;
-  GateGradients log_forget;
+  GateGradients log_forget, log_input;
 };
 
 /// Adds up what the walks left, a block of kWalkTokens threads per step and head. Nothing is subtracted, so that small

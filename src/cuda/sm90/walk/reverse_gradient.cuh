@@ -62,11 +62,11 @@ class ReverseGradient {
     if (lane == 0) barrier_arrive(&shared_.state_empty[copy_.slot()]);
 #pragma unroll
     for (int i = 0; i < 64; ++i) out[i] *= into[i / 2 % 2];
-    const bool of_inputs = a_.grad_log_input.data != nullptr;
+    const bool of_inputs = a_.parts.of_inputs != nullptr;
     if constexpr (Shape::kGates && kOfKeys) {
       float products[2];
       find_row_products<T>(products, out, shared_address(shared_.k[stage]));
-      leave_rows(a_.parts.of_keys + a_.parts.at(visit.head, visit.step) * kWalkTokens, products);
+      leave_rows(a_.parts.of_keys + a_.parts.at(visit) * kWalkTokens, products);
       __syncwarp();
       if (!of_inputs && lane == 0) barrier_arrive(&shared_.keys_read[stage]);
     }
@@ -78,16 +78,22 @@ class ReverseGradient {
     if (lane == 0) barrier_arrive(&shared_.qg_empty[stage]);
     if constexpr (Shape::kGates && kOfKeys)
       if (of_inputs) {
-        write_input_gradients(out, visit, row);
+        // The gradient of an input gate is k · ∂k, since k has no other weight.
+        float products[2];
+        find_row_products<T>(products, out, shared_address(shared_.k[stage]));
+        leave_rows(a_.parts.of_inputs + a_.parts.at(visit) * kWalkTokens, products);
         __syncwarp();
         if (lane == 0) barrier_arrive(&shared_.keys_read[stage]);
       }
     named_barrier(kOwnBarrier, 128);  // all have read their tile
     if constexpr (Shape::kGates && !kOfKeys) barrier_wait(&shared_.keys_read[stage], stage_.phase());
     const float ones[2] = {1, 1};
+    const int key = visit.column_slice, value = visit.inner_slice;
     store_rows_staged<T>(out, ones, own, Shape::kTilePanel,
                          kOfKeys ? StoreMaps{&a_.dk_rows, &a_.dk_row} : StoreMaps{&a_.dv_rows, &a_.dv_row}, visit.row,
-                         visit.row + visit.tokens, visit.head, visit.batch);
+                         visit.row + visit.tokens,
+                         kOfKeys ? visit.head * a_.value_slices + value : visit.head * a_.key_slices + key, visit.batch,
+                         Shape::kDim * (kOfKeys ? key : value));
   }
 
   /// Starts out = v Yᵀ, or k Y.
@@ -105,17 +111,6 @@ class ReverseGradient {
     const float* const vector = shared_.vector[copy_.slot()] + lane_index() % 4 * 2;
 #pragma unroll
     for (int i = 0; i < 64; ++i) out[i] += vector[8 * (i / 4) + i % 2];
-  }
-
-  /// The gradient of an input gate is k(j) · ∂k(j), since k(j) has no other weight.
-  __device__ __forceinline__ void write_input_gradients(const float (&out)[64], const WalkVisit& visit, int row) const {
-    float products[2];
-    find_row_products<T>(products, out, shared_address(shared_.k[stage_.slot()]));
-    const GateGradients& to = a_.grad_log_input;
-    float* const first = to.data + visit.batch * to.batch + visit.row * to.row + visit.head * to.head;
-#pragma unroll
-    for (int half = 0; half < 2; ++half)
-      if (lane_index() % 4 == 0 && row + 8 * half < visit.tokens) first[(row + 8 * half) * to.row] = products[half];
   }
 
   /// Frees the tile from which the step before is being stored.
@@ -137,7 +132,7 @@ class ReverseGradient {
       const int row = 8 * eight + first;
       const float2 rows_high = *reinterpret_cast<const float2*>(factors.rows_high + row),
                    rows_low = *reinterpret_cast<const float2*>(factors.rows_low + row),
-                   added = *reinterpret_cast<const float2*>(factors.own + row);
+                   added = *reinterpret_cast<const float2*>(shared_.added[slot_.slot()] + row);
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const float left = s[4 * eight + 2 * half], right = s[4 * eight + 2 * half + 1];

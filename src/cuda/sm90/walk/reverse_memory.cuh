@@ -4,8 +4,8 @@
 #include "cuda/sm90/instructions/shared_memory.cuh"
 #include "cuda/sm90/walk/walk_memory.cuh"
 
-/// The walk from last to first, which computes ∂k and ∂v at once, of up to 128 keys and values. With g = ∂o and Y [key
-/// × value] the gradient of the state behind a step:
+/// The walk from last to first, which computes ∂k and ∂v at once, of slices of 128 keys and values. With g = ∂o and Y
+/// [key × value] the gradient of the state behind a step:
 ///
 ///     key group     ∂k [64 × 128] = into (v Yᵀ) + weightsᵀ (v gᵀ) q      one rounded copy of Y serves both
 ///     value group   ∂v [64 × 128] = into (k Y)  + weightsᵀ (k qᵀ) g
@@ -19,10 +19,10 @@ template <class T, bool kGates_, bool kVector_>
 struct ReverseShape {
   using Element = T;
   static constexpr bool kGates = kGates_, kVector = kVector_;
-  static constexpr int kDim = kWidestReverse, kThreads = 512, kStages = 2, kSlots = 2, kCopies = 2;
+  static constexpr int kDim = kReverseDim, kThreads = 512, kStages = 2, kSlots = 2, kCopies = 2;
   static constexpr int kTilePanel = kWalkTokens * kPanel * 2, kTileBytes = kWalkTokens * kDim * 2;
   static constexpr int kStatePanel = kDim * kPanel * 2;  ///< rows of keys, 64 values
-  static constexpr int kProducerRegisters = 40, kKeyRegisters = 144, kValueRegisters = 128, kStateRegisters = 200;
+  static constexpr int kProducerRegisters = 48, kKeyRegisters = 136, kValueRegisters = 128, kStateRegisters = 200;
 };
 
 template <class Shape>
@@ -33,7 +33,9 @@ struct ReverseMemory {
   alignas(1024) std::uint8_t k[kStages][Shape::kTileBytes];  ///< ∂v, too, when its step is done
   alignas(1024) std::uint8_t v[kStages][Shape::kTileBytes];  ///< ∂k, likewise
   alignas(1024) std::uint8_t state[kCopies][2 * Shape::kStatePanel];
+  static constexpr bool kAdds = true;
   WalkFactors factors[kSlots];
+  float added[kSlots][kWalkTokens];  ///< beside the factors: to products of rows, RowParts::divisor
   float across[4], vector[kCopies][Shape::kDim];
   WalkVisit visits[kStages];
   std::uint64_t kv_full[kStages], kv_empty[kStages], qg_full[kStages], qg_empty[kStages], cleared[kStages];

@@ -15,19 +15,23 @@ __device__ __forceinline__ void copy_tiles(ReverseMemory<Shape>& shared, const R
 #pragma unroll 1
   for (int i = begin; i < end; ++i) {
     const WalkVisit visit = visit_at(arguments, i, end);
-    const int key_head = visit.head / arguments.group, stage = at.slot();
-    const auto copy = [&](std::uint8_t* tile, const CUtensorMap& map, std::uint64_t* barrier, int head) {
-      copy_rows<kWalkTokens, Shape::kDim, Reads::once>(tile, &map, barrier, visit.row, head, visit.batch);
+    const int key_head = visit.head / arguments.group, stage = at.slot(), key = Shape::kDim * visit.column_slice,
+              value = Shape::kDim * visit.inner_slice;
+    const auto copy = [&](std::uint8_t* tile, const CUtensorMap& map, std::uint64_t* barrier, int head, int column) {
+#pragma unroll
+      for (int panel = 0; panel < Shape::kDim / kPanel; ++panel)
+        copy_box<Reads::once>(tile + panel * Shape::kTilePanel, &map, barrier, column + panel * kPanel, head, visit.row,
+                              visit.batch);
     };
     barrier_wait(&shared.qg_empty[stage], at.phase() ^ 1);
     barrier_arrive_expecting(&shared.qg_full[stage], 2 * Shape::kTileBytes);
-    copy(shared.q[stage], arguments.q, &shared.qg_full[stage], key_head);
-    copy(shared.g[stage], arguments.g, &shared.qg_full[stage], visit.head);
+    copy(shared.q[stage], arguments.q, &shared.qg_full[stage], key_head, key);
+    copy(shared.g[stage], arguments.g, &shared.qg_full[stage], visit.head, value);
     barrier_wait(&shared.kv_empty[stage], at.phase() ^ 1);
     shared.visits[stage] = visit;
     barrier_arrive_expecting(&shared.kv_full[stage], 2 * Shape::kTileBytes);
-    copy(shared.k[stage], arguments.k, &shared.kv_full[stage], key_head);
-    copy(shared.v[stage], arguments.v, &shared.kv_full[stage], visit.head);
+    copy(shared.k[stage], arguments.k, &shared.kv_full[stage], key_head, key);
+    copy(shared.v[stage], arguments.v, &shared.kv_full[stage], visit.head, value);
     at.advance();
   }
 }

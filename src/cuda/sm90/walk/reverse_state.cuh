@@ -46,7 +46,7 @@ class ReverseState {
 #pragma unroll
       for (float& number : state_[half]) number *= gain;
     vector_ *= gain;
-    if constexpr (Shape::kGates) add_across(a_.parts.at(visit.head, visit.step));
+    if constexpr (Shape::kGates) add_across(a_.parts.at(visit));
     barrier_wait(&shared_.qg_full[stage_.slot()], stage_.phase());
     if (visit.tokens < kWalkTokens) barrier_wait(&shared_.cleared[stage_.slot()], stage_.phase());
     std::uint32_t columns[2][4][4];  // qᵀ
@@ -59,7 +59,7 @@ class ReverseState {
     }
     if constexpr (Shape::kVector)
       add_weighted_rows<T>(vector_, shared_.q[stage_.slot()], thread(),
-                           [&](int token) { return factors.from[token] * factors.own[token]; });
+                           [&](int token) { return factors.from[token] * shared_.added[slot_.slot()][token]; });
     wgmma_wait<0>();
 #pragma unroll
     for (int half = 0; half < 2; ++half) pin(state_[half]);
@@ -166,24 +166,31 @@ class ReverseState {
 
   /// Calls body(number, key, value) for the thread's numbers that exist.
   template <class Body>
-  __device__ __forceinline__ void for_each(const Body& body) {
-    const int lane = lane_index(), first = 16 * warp_of_group() + lane / 4;
+  __device__ __forceinline__ void for_each(const WalkVisit& visit, const Body& body) {
+    const int lane = lane_index(), first = Shape::kDim * visit.column_slice + 16 * warp_of_group() + lane / 4,
+              first_value = Shape::kDim * visit.inner_slice + lane % 4 * 2;
 #pragma unroll
     for (int half = 0; half < 2; ++half)
 #pragma unroll
       for (int i = 0; i < 64; ++i) {
-        const int key = 64 * half + first + i / 2 % 2 * 8, value = i / 4 * 8 + lane % 4 * 2 + i % 2;
+        const int key = 64 * half + first + i / 2 % 2 * 8, value = first_value + i / 4 * 8 + i % 2;
         if (key < a_.key_dim && value < a_.value_dim) body(state_[half][i], key, value);
       }
+  }
+
+  /// The key of the thread's number of the vector; slices of values beyond the first have none.
+  __device__ __forceinline__ int vector_key(const WalkVisit& visit) const {
+    return visit.inner_slice == 0 ? Shape::kDim * visit.column_slice + thread() : a_.key_dim;
   }
 
   /// Adds the gradient of the state behind a node that the caller gives.
   __device__ __forceinline__ void add_given(const WalkVisit& visit) {
     const WalkStates& given = a_.grad_final;
     const float* const from = given.state + visit.node * given.item + visit.head * given.head;
-    for_each([&](float& number, int key, int value) { number += from[key * given.key + value * given.value]; });
-    if (Shape::kVector && given.vector != nullptr && thread() < a_.key_dim)
-      vector_ += given.vector[visit.node * given.vector_item + visit.head * given.vector_head + thread()];
+    for_each(visit, [&](float& number, int key, int value) { number += from[key * given.key + value * given.value]; });
+    const int key = vector_key(visit);
+    if (Shape::kVector && given.vector != nullptr && key < a_.key_dim)
+      vector_ += given.vector[visit.node * given.vector_item + visit.head * given.vector_head + key];
   }
 
   /// Gives the gradient of the state before a root to the caller.
@@ -191,9 +198,10 @@ class ReverseState {
     const WalkStates& wanted = a_.grad_initial;
     const std::int64_t root = kFirstRoot - visit.keep;
     float* const to = wanted.state + root * wanted.item + visit.head * wanted.head;
-    for_each([&](float& number, int key, int value) { to[key * wanted.key + value * wanted.value] = number; });
-    if (Shape::kVector && wanted.vector != nullptr && thread() < a_.key_dim)
-      wanted.vector[root * wanted.vector_item + visit.head * wanted.vector_head + thread()] = vector_;
+    for_each(visit, [&](float& number, int key, int value) { to[key * wanted.key + value * wanted.value] = number; });
+    const int key = vector_key(visit);
+    if (Shape::kVector && wanted.vector != nullptr && key < a_.key_dim)
+      wanted.vector[root * wanted.vector_item + visit.head * wanted.vector_head + key] = vector_;
   }
 
   ReverseMemory<Shape>& shared_;

@@ -22,11 +22,13 @@ constexpr std::int64_t kMostCutDim = 128;
 class PreparedWalk {
  public:
   explicit PreparedWalk(const LinearPlanContent& content) : memory_(content.problem.device) {
-    const WalkVisits visits(content, slices_of(content.problem), device_facts(content.problem.device).multiprocessors);
-    const Places forward = add(visits.forward), reverse = add(visits.reverse);
+    const WalkVisits visits(content, device_facts(content.problem.device).multiprocessors);
+    const Places forward = add(visits.forward), rows = add(visits.rows), queries = add(visits.queries),
+                 reverse = add(visits.reverse);
     const std::size_t steps = memory_.add(visits.steps), padding = memory_.add(visits.padding);
     memory_.upload();
-    tables_ = {table(visits.forward, forward),    table(visits.reverse, reverse),
+    tables_ = {table(visits.forward, forward),    table(visits.rows, rows),
+               table(visits.queries, queries),    table(visits.reverse, reverse),
                memory_.at<WalkVisit>(steps),      static_cast<int>(visits.steps.size()),
                memory_.at<std::int64_t>(padding), static_cast<std::int64_t>(visits.padding.size())};
   }
@@ -57,10 +59,8 @@ class WalkKernel final : public LinearEntry {
                      kArchitecture.name, kDType<T>, DeviceType::cuda, kMostWalkKeys, kMostWalkValues}) {}
 
   std::string refusal() const override { return device_refusal(kNeeds); }
-  std::string refusal(const LinearProblem& problem, Direction direction) const override {
-    const bool forward = direction == Direction::forward;
-    const std::string reason =
-        dims_refusal(problem, forward ? kMostWalkKeys : kWidestReverse, forward ? kMostWalkValues : kWidestReverse);
+  std::string refusal(const LinearProblem& problem, Direction) const override {
+    const std::string reason = dims_refusal(problem, kMostWalkKeys, kMostWalkValues);
     return reason.empty() ? device_refusal(problem.device, kNeeds) : reason;
   }
   std::string reservation(const LinearProblem& problem, Direction) const override {

@@ -8,6 +8,7 @@
 #include "cuda/common/group_sums.cuh"
 #include "cuda/common/padding_rows.h"
 #include "cuda/sm90/instructions/tensor_map.h"
+#include "cuda/sm90/walk/divisor_gradient.cuh"
 #include "cuda/sm90/walk/gate_gradient.h"
 #include "cuda/sm90/walk/reverse_kernel.cuh"
 #include "cuda/sm90/walk/walk_kernel.cuh"
@@ -45,46 +46,37 @@ class WalkCalls {
 
   void forward(const LinearForwardTensors& t) {
     clear(t.o);
-    with_walk_shape<T>(problem_, [&](auto shape) {
-      WalkArguments walk = basic_walk(t.log_forget);
-      if (!launcher_.counts())
-        walk.maps = {make_tensor_map("linear_forward: q", t.q, kWalkTokens),
-                     make_tensor_map("linear_forward: k", t.k, kWalkTokens),
-                     make_tensor_map("linear_forward: v", t.v, kWalkTokens),
-                     make_tensor_map("linear_forward: o", t.o, kWarpRows),
-                     make_tensor_map("linear_forward: o", t.o, 1),
-                     {}};
-      walk.log_input = gate_tensor(t.log_input);
-      walk.initial = states_of(t.initial), walk.final = states_of(t.final);
-      walk.initial_scale = scales_of(t.initial), walk.final_scale = scales_of(t.final);
-      walk.scaled = t.log_input.present() || walk.initial_scale.data != nullptr || walk.final_scale.data != nullptr;
-      walk.inner_group = group(), walk.column_group = 1;
-      walk.once = walk.inner_group == 1 && slices_of(problem_) == 1;
-      walk.inner_dim = static_cast<int>(problem_.key_dim), walk.column_dim = static_cast<int>(problem_.value_dim);
-      launch_walk<decltype(shape)>(walk);
-    });
+    WalkArguments walk = output_walk(t);
+    walk.final = states_of(t.final), walk.final_scale = scales_of(t.final);
+    walk.scaled = walk.scaled || walk.final_scale.data != nullptr;
+    launch_output(walk, tables_.forward);
   }
 
   void backward(const LinearBackwardTensors& t) {
     for (const TensorView* each : {&t.grad_v, &t.grad_log_forget, &t.grad_log_input}) clear(*each);
     const bool wants_gates = t.grad_log_forget.present() || t.grad_log_input.present();
     allocate_parts_of(t, wants_gates || problem_.normalize);
-    if (group() > 1) shared_gradient_ = allocate_parts(launcher_, t.grad_q, group());
+    if (key_parts() > 1) key_parts_ = allocate_parts(launcher_, t.grad_q, key_parts());
+    if (key_slices(problem_) > 1) value_parts_ = allocate_parts(launcher_, t.grad_v, key_slices(problem_));
+    if (rows_.given) find_rows(t);
     if (problem_.normalize)
       walk_queries<true, true>(t), walk_back<true, true>(t);
     else if (wants_gates)
       walk_queries<true, false>(t), walk_back<true, false>(t);
     else
       walk_queries<false, false>(t), walk_back<false, false>(t);
-    if (!t.grad_log_forget.present()) return;
+    if (!wants_gates) return;
     const GateGradientArguments gates{tables_.steps, static_cast<int>(problem_.heads), parts_,
-                                      gate_gradients(t.grad_log_forget)};
+                                      gate_gradients(t.grad_log_forget), gate_gradients(t.grad_log_input)};
     launcher_.template launch<int>("linear attention: gradients of gates", gate_gradient_kernel,
                                    problem_.heads * tables_.step_count, kWalkTokens, gates);
   }
 
  private:
   int group() const { return static_cast<int>(problem_.heads / problem_.key_heads); }
+  int gradient_slices() const { return key_slices(problem_) * value_slices(problem_); }
+  /// Of how many parts a head's ∂q and ∂k are sums: of heads that share it, and of slices of values.
+  int key_parts() const { return group() * value_slices(problem_); }
   void clear(const TensorView& to) { clear_padding(launcher_, to, tables_.padding, tables_.paddings); }
 
   template <class Number>
@@ -92,41 +84,68 @@ class WalkCalls {
     return static_cast<Number*>(launcher_.allocate(static_cast<std::size_t>(count) * sizeof(Number)));
   }
 
+  /// The walk for o. Tensors: of a forward or a backward.
+  template <class Tensors>
+  WalkArguments output_walk(const Tensors& t) const {
+    WalkArguments walk = basic_walk(t.log_forget);
+    if (!launcher_.counts())
+      walk.maps = {make_tensor_map("linear_attention: q", t.q, kWalkTokens),
+                   make_tensor_map("linear_attention: k", t.k, kWalkTokens),
+                   make_tensor_map("linear_attention: v", t.v, kWalkTokens),
+                   make_tensor_map("linear_attention: o", t.o, kWarpRows),
+                   make_tensor_map("linear_attention: o", t.o, 1),
+                   {}};
+    walk.log_input = gate_tensor(t.log_input);
+    walk.initial = states_of(t.initial), walk.initial_scale = scales_of(t.initial);
+    walk.scaled = t.log_input.present() || walk.initial_scale.data != nullptr;
+    walk.inner_group = group(), walk.column_group = 1;
+    walk.inner_slices = 1;
+    walk.once = walk.inner_group == 1 && slices_of(problem_) == 1;
+    walk.inner_dim = static_cast<int>(problem_.key_dim), walk.column_dim = static_cast<int>(problem_.value_dim);
+    return walk;
+  }
+  void launch_output(WalkArguments& walk, const VisitTable& table) {
+    with_walk_shape<T>(problem_, [&](auto shape) { launch_walk<decltype(shape)>(walk, table); });
+  }
+
   WalkArguments basic_walk(const TensorView& log_forget) const {
     WalkArguments walk{};
-    walk.visits = tables_.forward.visits, walk.begins = tables_.forward.begins;
     walk.log_forget = gate_tensor(log_forget);
     walk.scale = problem_.query_scale();
     return walk;
   }
 
   template <class Shape>
-  void launch_walk(WalkArguments& walk) {
-    walk.slots_per_block = tables_.forward.slots;
-    const std::int64_t slots = static_cast<std::int64_t>(tables_.forward.blocks) * tables_.forward.slots;
+  void launch_walk(WalkArguments& walk, const VisitTable& table) {
+    walk.visits = table.visits, walk.begins = table.begins;
+    walk.slots_per_block = table.slots;
+    const std::int64_t slots = static_cast<std::int64_t>(table.blocks) * table.slots;
     if (slots > 0) {
       walk.slots = allocate<float4>(slots * 16 * Shape::kParts * 128 * Shape::kStateGroups);
       walk.slot_vectors = allocate<float>(slots * Shape::kInner);
       walk.slot_scales = allocate<double>(slots * 32);
     }
-    launcher_.template launch<WalkMemory<Shape>>("linear attention: the walk", walk_kernel<Shape>,
-                                                 tables_.forward.blocks, Shape::kThreads, walk);
+    launcher_.template launch<WalkMemory<Shape>>("linear attention: the walk", walk_kernel<Shape>, table.blocks,
+                                                 Shape::kThreads, walk);
   }
 
   /// Allocates what the walk for ∂q leaves for the walk back; gates: with the parts of their gradients.
   void allocate_parts_of(const LinearBackwardTensors& t, bool gates) {
-    const std::int64_t steps = problem_.heads * tables_.step_count, tokens = steps * kWalkTokens;
-    parts_.steps = tables_.step_count;
+    const std::int64_t of_slice = problem_.heads * tables_.step_count, steps = of_slice * gradient_slices(),
+                       tokens = steps * kWalkTokens;
+    parts_.steps = tables_.step_count, parts_.slices = gradient_slices();
     if (scales_states(t)) rows_.scale = allocate<double>(steps);
     if (gates) {
       parts_.states = allocate<uint4>(steps * 16 * 128);
       parts_.crossing = allocate<float>(tokens);
       parts_.of_queries = allocate<float>(tokens), parts_.of_keys = allocate<float>(tokens);
       parts_.across = allocate<float>(steps);
+      if (t.grad_log_input.present()) parts_.of_inputs = allocate<float>(tokens);
     }
     if (!problem_.normalize) return;
-    parts_.vectors = allocate<float>(steps * kWidestReverse);
-    rows_.result = allocate<float>(tokens), rows_.divisor = allocate<float>(tokens);
+    parts_.vectors = allocate<float>(steps * kReverseDim);
+    rows_.result = allocate<float>(of_slice * kWalkTokens), rows_.divisor = allocate<float>(of_slice * kWalkTokens);
+    rows_.given = gradient_slices() > 1;
   }
 
   static bool scales_states(const LinearBackwardTensors& t) {
@@ -136,8 +155,8 @@ class WalkCalls {
   /// ∂q is a walk of (∂o, v, k).
   template <bool kGates, bool kVector>
   void walk_queries(const LinearBackwardTensors& t) {
-    using Shape = WalkShape<T, kWidestReverse, kWidestReverse, kVector, kGates>;
-    const TensorView& out = group() > 1 ? shared_gradient_ : t.grad_q;
+    using Shape = WalkShape<T, kReverseDim, kReverseDim, kVector, kGates>;
+    const TensorView& out = key_parts() > 1 ? key_parts_ : t.grad_q;
     WalkArguments walk = basic_walk(t.log_forget);
     if (!launcher_.counts())
       walk.maps = {make_tensor_map("linear_backward: grad_o", t.grad_o, kWalkTokens),
@@ -151,17 +170,19 @@ class WalkCalls {
     walk.initial = states_of(t.initial), walk.initial_scale = scales_of(t.initial);
     std::swap(walk.initial.key, walk.initial.value);  // columns are keys here
     walk.inner_group = 1, walk.column_group = group();
-    walk.once = true;
+    walk.inner_slices = value_slices(problem_);
+    walk.once = gradient_slices() == 1;
     walk.inner_dim = static_cast<int>(problem_.value_dim), walk.column_dim = static_cast<int>(problem_.key_dim);
     walk.parts = parts_, walk.rows = rows_;
-    launch_walk<Shape>(walk);
+    launch_walk<Shape>(walk, tables_.queries);
     finish(t.grad_q);
   }
 
   template <bool kGates, bool kVector>
   void walk_back(const LinearBackwardTensors& t) {
     using Shape = ReverseShape<T, kGates, kVector>;
-    const TensorView& out = group() > 1 ? shared_gradient_ : t.grad_k;
+    const TensorView& out = key_parts() > 1 ? key_parts_ : t.grad_k;
+    const TensorView& of_values = value_parts_.present() ? value_parts_ : t.grad_v;
     ReverseArguments walk{};
     if (!launcher_.counts()) {
       walk.q = make_tensor_map("linear_backward: q", t.q, kWalkTokens);
@@ -170,16 +191,16 @@ class WalkCalls {
       walk.g = make_tensor_map("linear_backward: grad_o", t.grad_o, kWalkTokens);
       walk.dk_rows = make_tensor_map("linear_backward: grad_k", out, kWarpRows);
       walk.dk_row = make_tensor_map("linear_backward: grad_k", out, 1);
-      walk.dv_rows = make_tensor_map("linear_backward: grad_v", t.grad_v, kWarpRows);
-      walk.dv_row = make_tensor_map("linear_backward: grad_v", t.grad_v, 1);
+      walk.dv_rows = make_tensor_map("linear_backward: grad_v", of_values, kWarpRows);
+      walk.dv_row = make_tensor_map("linear_backward: grad_v", of_values, 1);
     }
     walk.visits = tables_.reverse.visits, walk.begins = tables_.reverse.begins;
     walk.log_forget = gate_tensor(t.log_forget), walk.log_input = gate_tensor(t.log_input);
-    walk.grad_log_input = gate_gradients(t.grad_log_input);
     walk.scaled = scales_states(t);
     walk.group = group();
     walk.scale = problem_.query_scale();
     walk.key_dim = static_cast<int>(problem_.key_dim), walk.value_dim = static_cast<int>(problem_.value_dim);
+    walk.key_slices = key_slices(problem_), walk.value_slices = value_slices(problem_);
     walk.grad_final = states_of(t.grad_final), walk.grad_initial = states_of(t.grad_initial);
     walk.slots_per_block = tables_.reverse.slots;
     const std::int64_t slots = static_cast<std::int64_t>(tables_.reverse.blocks) * tables_.reverse.slots;
@@ -191,11 +212,25 @@ class WalkCalls {
     launcher_.template launch<ReverseMemory<Shape>>("linear attention: the walk back", reverse_kernel<Shape>,
                                                     tables_.reverse.blocks, Shape::kThreads, walk);
     finish(t.grad_k);
+    if (value_parts_.present()) add_groups<T>(launcher_, value_parts_, t.grad_v, key_slices(problem_)), clear(t.grad_v);
   }
 
-  /// Adds up the parts of a gradient of q or k where heads share it; sums of padding are no zeros, so it comes last.
+  /// Finds what rows are divided by, by a walk for o that stores none, and its gradients.
+  void find_rows(const LinearBackwardTensors& t) {
+    WalkArguments walk = output_walk(t);
+    walk.parts.steps = parts_.steps;
+    walk.rows.result = rows_.result, walk.rows.divisor = rows_.divisor;
+    launch_output(walk, tables_.rows);
+    const DivisorGradientArguments divisors{tables_.steps,         static_cast<int>(problem_.heads),
+                                            parts_.steps,          tensor_rows(t.o),
+                                            tensor_rows(t.grad_o), rows_.divisor};
+    launcher_.template launch<int>("linear attention: gradients of divisors", divisor_gradient_kernel<T>,
+                                   problem_.heads * tables_.step_count, kDivisorThreads, divisors);
+  }
+
+  /// Adds up the parts of a gradient of q or k; sums of padding are no zeros, so it comes last.
   void finish(const TensorView& to) {
-    if (group() > 1) add_groups<T>(launcher_, shared_gradient_, to, group());
+    if (key_parts() > 1) add_groups<T>(launcher_, key_parts_, to, key_parts());
     clear(to);
   }
 
@@ -204,7 +239,7 @@ class WalkCalls {
   Launcher& launcher_;
   GateParts parts_{};
   RowParts rows_{};
-  TensorView shared_gradient_{};  ///< of q or k where heads share them, a head each
+  TensorView key_parts_{}, value_parts_{};  ///< of ∂q and ∂k, and of ∂v, where they are sums
 };
 
 }  // namespace flashmask::cuda::sm90

@@ -52,19 +52,23 @@ struct alignas(16) WalkFactors {
   float rows_high[kWalkTokens], rows_low[kWalkTokens], summed_high[kWalkTokens], summed_low[kWalkTokens];
   float into[kWalkTokens];  ///< of summed tokens: into the state behind the step
   float from[kWalkTokens];  ///< of rows: of the state before it, times the scale of x
-  float own[kWalkTokens];   ///< of rows: m; in the walk back, the gradient of the divisor, RowParts::divisor
+  float own[kWalkTokens];   ///< of rows: m, or where rows are given, −log2 of what they are multiplied by
   float gain;               ///< of the state
   bool last;                ///< of the block's visits
   WalkVisit visit;
 };
 
-/// The part of a walk's memory for GateParts.
+/// The part of a walk's memory for gradients of gates and of divisors.
 template <class Shape, bool kGates = Shape::kGates>
-struct WalkGateMemory {};
+struct WalkGateMemory {
+  static constexpr bool kAdds = false;
+};
 template <class Shape>
 struct WalkGateMemory<Shape, true> {
+  static constexpr bool kAdds = true;  ///< has `added`
   alignas(1024) std::uint8_t counterpart[Shape::kStages][Shape::kColumnBytes];
-  float crossing[4][kWalkTokens];  ///< of each warp's rows
+  float crossing[4][kWalkTokens];           ///< of each warp's rows
+  float added[Shape::kSlots][kWalkTokens];  ///< beside the factors: to products of rows, RowParts::divisor
 };
 
 template <class Shape>

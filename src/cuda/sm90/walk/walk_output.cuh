@@ -61,7 +61,7 @@ class WalkOutput {
     if constexpr (kDividesAgain)
       differentiate_divisors(results, added, out, pairs, s, factors, from, row);
     else if constexpr (Shape::kGates)
-      find_results(results, sums, from, of_vector);
+      find_results(results, added, sums, from, of_vector);
     weigh(p, sums, s, pairs, added, results, factors, row, visit.tokens);
     if (!Shape::kOverlaps) {
       wgmma_fence();
@@ -69,7 +69,7 @@ class WalkOutput {
     }
     if constexpr (!Shape::kGates) {
       if (Shape::kOverlaps) add_dots(of_vector, x);
-      find_results(results, sums, from, of_vector);
+      find_results(results, added, sums, from, of_vector);
     }
     __syncwarp();
     if (lane == 0) barrier_arrive(&shared_.factors_empty[slot_.slot()]);
@@ -81,7 +81,7 @@ class WalkOutput {
         float products[2];
         find_row_products<T>(products, out, shared_address(shared_.counterpart[stage]));
         products[0] *= results[0], products[1] *= results[1];
-        leave_rows(a_.parts.of_queries + first_of(visit), products);
+        leave_rows(a_.parts.of_queries + a_.parts.at(visit) * kWalkTokens, products);
       }
     }
     if (visit.tokens < kWalkTokens) barrier_wait(&shared_.cleared[stage], stage_.phase());
@@ -91,9 +91,14 @@ class WalkOutput {
     pin(out);
     if (lane == 0) barrier_arrive(&shared_.yz_empty[stage]);
     named_barrier(1, 128);  // all have read x, and left their sums
-    if constexpr (Shape::kGates) write_sums(a_.parts.crossing + first_of(visit), shared_.crossing);
-    store_rows_staged<T>(out, results, shared_.x[stage], Shape::kTilePanel, {&a_.maps.out_rows, &a_.maps.out_row},
-                         visit.row, visit.row + visit.tokens, visit.head, visit.batch, kColumns * visit.slice);
+    if constexpr (Shape::kGates) write_sums(a_.parts.crossing + a_.parts.at(visit) * kWalkTokens, shared_.crossing);
+    if (!Shape::kGates && a_.rows.result != nullptr)
+      leave_rows(a_.rows.result + a_.first_row(visit), results),
+          leave_rows(a_.rows.divisor + a_.first_row(visit), added);
+    else
+      store_rows_staged<T>(out, results, shared_.x[stage], Shape::kTilePanel, {&a_.maps.out_rows, &a_.maps.out_row},
+                           visit.row, visit.row + visit.tokens, visit.head * a_.inner_slices + visit.inner_slice,
+                           visit.batch, kColumns * visit.column_slice);
     if constexpr (Shape::kGates) named_barrier(1, 128);  // the sums may be overwritten
   }
 
@@ -119,14 +124,10 @@ class WalkOutput {
     for (int i = 0; i < kColumns / 2; ++i) out[i] *= from[i / 2 % 2];
   }
 
-  /// The place of a step among numbers per token.
-  __device__ __forceinline__ std::int64_t first_of(const WalkVisit& visit) const {
-    return a_.parts.at(visit.head, visit.step) * kWalkTokens;
-  }
-
   /// Where o was divided, by N(i), finds in the walk for ∂q the results 1 / N, and `added`, what the sums of weights
-  /// add to each product of a row: with o the quotient, −(∂o · o) N / N times the sign of the sum, or 0 where N is its
-  /// bound. On entry `pairs` has the products of q and k, on exit weighted ones; out gets the vector's part.
+  /// add to each product of a row: with o the quotient, −(∂o · o) times the sign of the sum, or 0 where N is its bound;
+  /// unless both are given. On entry `pairs` has the products of q and k, on exit weighted ones; out gets the vector's
+  /// part.
   __device__ __forceinline__ void differentiate_divisors(float (&results)[2], float (&added)[2],
                                                          float (&out)[kColumns / 2], float (&pairs)[32],
                                                          const float (&s)[32], const WalkFactors& factors,
@@ -145,9 +146,13 @@ class WalkOutput {
       const float of_state = from[half] * sum_of_row(of_vector[half]), sum = sum_of_row(weights[half]) + of_state,
                   bound = exp2_approximate(-results[half]), size = fabsf(sum);
       const bool bounded = size < bound;
-      results[half] = 1 / (bounded ? bound : size);
-      const float product = results[half] * (sum_of_row(numerators[half]) + of_queries[half]);
-      added[half] = bounded ? 0 : -copysignf(1, sum) * product;
+      const float product = sum_of_row(numerators[half]) + of_queries[half];
+      if (a_.rows.given) {
+        results[half] = bound, added[half] = shared_.added[slot_.slot()][row + 8 * half];
+      } else {
+        results[half] = 1 / (bounded ? bound : size);
+        added[half] = bounded ? 0 : -copysignf(results[half], sum) * product;
+      }
       of_queries[half] = results[half] * (of_queries[half] + added[half] * of_state);
     }
     const float* const vector = shared_.vector[copy_.slot()];
@@ -156,10 +161,11 @@ class WalkOutput {
       out[i] += from[i / 2 % 2] * added[i / 2 % 2] * vector[8 * (i / 4) + first + i % 2];
     __syncwarp();
     if (lane_index() == 0) barrier_arrive(&shared_.state_empty[copy_.slot()]);
-    const std::int64_t at = first_of(shared_.visits[stage_.slot()]);
-    leave_rows(a_.parts.of_queries + at, of_queries);
-    leave_rows(a_.rows.result + at, results);
-    leave_rows(a_.rows.divisor + at, added);
+    const WalkVisit& visit = shared_.visits[stage_.slot()];
+    leave_rows(a_.parts.of_queries + a_.parts.at(visit) * kWalkTokens, of_queries);
+    if (a_.rows.given) return;
+    leave_rows(a_.rows.result + a_.first_row(visit), results);
+    leave_rows(a_.rows.divisor + a_.first_row(visit), added);
   }
 
   static __device__ __forceinline__ float whole(float product, float added) {
@@ -224,15 +230,17 @@ class WalkOutput {
     }
   }
 
-  /// Turns the scales m of rows into what they are multiplied by.
-  __device__ __forceinline__ void find_results(float (&results)[2], const float (&sums)[2], const float (&from)[2],
-                                               const float (&of_vector)[2]) const {
+  /// Turns the scales m of rows into what they are multiplied by; `added` gets minus the sign of what they are divided
+  /// by.
+  __device__ __forceinline__ void find_results(float (&results)[2], float (&added)[2], const float (&sums)[2],
+                                               const float (&from)[2], const float (&of_vector)[2]) const {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       if constexpr (Shape::kVector) {
         const float sum = sum_of_row(sums[half] + from[half] * of_vector[half]);
         const float bound = exp2_approximate(-results[half]), size = fabsf(sum);
         results[half] = 1 / (size < bound ? bound : size);
+        added[half] = size < bound ? 0 : -copysignf(1, sum);
       } else {
         results[half] = exp2_approximate(results[half]);
       }

@@ -38,16 +38,17 @@ __device__ __forceinline__ void copy_tiles(WalkMemory<Shape>& shared, const Walk
     const int inner_head = visit.head / arguments.inner_group, column_head = visit.head / arguments.column_group;
     std::uint64_t *const yz = &shared.yz_full[at.slot()], *const x = &shared.x_full[at.slot()];
     barrier_wait(&shared.yz_empty[at.slot()], at.phase() ^ 1);
+    const int inner = Shape::kInner * visit.inner_slice, column = Shape::kColumns * visit.column_slice;
     barrier_arrive_expecting(yz, Shape::kInnerBytes + (Shape::kGates ? 2 : 1) * Shape::kColumnBytes);
-    copy(shared.y[at.slot()], &arguments.maps.y, yz, 0, kInnerPanels, arguments.once, inner_head, visit);
-    copy(shared.z[at.slot()], &arguments.maps.z, yz, Shape::kColumns * visit.slice, kColumnPanels, true, column_head,
-         visit);
+    copy(shared.y[at.slot()], &arguments.maps.y, yz, inner, kInnerPanels, arguments.once, inner_head, visit);
+    copy(shared.z[at.slot()], &arguments.maps.z, yz, column, kColumnPanels, true, column_head, visit);
     if constexpr (Shape::kGates)
-      copy(shared.counterpart[at.slot()], &arguments.maps.counterpart, yz, 0, kColumnPanels, true, column_head, visit);
+      copy(shared.counterpart[at.slot()], &arguments.maps.counterpart, yz, column, kColumnPanels, true, column_head,
+           visit);
     barrier_wait(&shared.x_empty[at.slot()], at.phase() ^ 1);
     shared.visits[at.slot()] = visit;
     barrier_arrive_expecting(x, Shape::kInnerBytes);
-    copy(shared.x[at.slot()], &arguments.maps.x, x, 0, kInnerPanels, arguments.once, inner_head, visit);
+    copy(shared.x[at.slot()], &arguments.maps.x, x, inner, kInnerPanels, arguments.once, inner_head, visit);
     at.advance();
   }
 }
@@ -74,7 +75,6 @@ class FactorMaker {
  private:
   struct Gates {
     float forget[2], input[2];
-    float result[2], divisor[2];  ///< RowParts
   };
 
   __device__ __forceinline__ Gates load(const WalkVisit& visit) const {
@@ -85,12 +85,11 @@ class FactorMaker {
       if (token >= visit.tokens) continue;
       gates.forget[i] = a_.log_forget.of(visit.batch, visit.row + token, visit.head);
       gates.input[i] = a_.log_input.of(visit.batch, visit.row + token, visit.head);
-      if (!kBack || a_.rows.result == nullptr) continue;
-      const std::int64_t at = a_.parts.at(visit.head, visit.step) * kWalkTokens + token;
-      gates.result[i] = a_.rows.result[at], gates.divisor[i] = a_.rows.divisor[at];
     }
     return gates;
   }
+
+  __device__ __forceinline__ bool has_rows() const { return kBack ? a_.rows.result != nullptr : a_.rows.given; }
 
   __device__ __forceinline__ double* kept_scale(int slot) const {
     return a_.slot_scales + (static_cast<std::int64_t>(blockIdx.x) * a_.slots_per_block + slot) * 32 + lane_index();
@@ -99,7 +98,7 @@ class FactorMaker {
   /// Returns the scale of the state before a step; scale_ is that behind the step before. The walk back reads what the
   /// other one left.
   __device__ __forceinline__ double scale_before(const WalkVisit& visit) const {
-    const std::int64_t at = a_.parts.at(visit.head, visit.step);
+    const std::int64_t at = a_.parts.at(visit);
     if constexpr (kBack) {
       return a_.rows.scale[at];
     } else {
@@ -158,12 +157,18 @@ class FactorMaker {
     const double total = __shfl_sync(~0U, sum, 31);
     double own[2] = {}, before = 0, behind = 0;
     if (a_.scaled) find_scales(own, before, behind, visit, sums, columns, total);
-    float rows[2][2], summed[2][2], into[2], from[2], beside[2];
+    float rows[2][2], summed[2][2], into[2], from[2], beside[2], added[2] = {};
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      beside[i] = kBack ? gates.divisor[i] : static_cast<float>(own[i]);
+      beside[i] = static_cast<float>(own[i]);
+      if (has_rows() && 2 * lane + i < visit.tokens) {
+        const std::int64_t at = a_.first_row(visit) + 2 * lane + i;
+        beside[i] = -log2f(a_.rows.result[at]);
+        // Sums of weights are sums over keys alone: one slice of values adds their gradients.
+        if (visit.inner_slice == 0) added[i] = a_.rows.divisor[at];
+      }
       // Back, rows are weighed by what they were multiplied by, too.
-      if (kBack) own[i] = a_.rows.result == nullptr ? 0 : own[i] - log2f(gates.result[i]);
+      if (kBack) own[i] = has_rows() ? own[i] + beside[i] : 0;
       split(sums[i] - own[i], rows[0][i], rows[1][i]);
       split(columns[i], summed[0][i], summed[1][i]);
       const bool exists = 2 * lane + i < visit.tokens;
@@ -180,6 +185,7 @@ class FactorMaker {
     put(to.into, into);
     put(to.from, from);
     put(to.own, beside);
+    if constexpr (Memory::kAdds) put(shared_.added[slot_.slot()], added);
     if (lane == 0) to.gain = gain, to.last = last, to.visit = visit;
     barrier_arrive(&shared_.factors_full[slot_.slot()]);
   }

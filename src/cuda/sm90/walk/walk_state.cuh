@@ -86,15 +86,15 @@ class WalkState {
 
   /// Writes the state in bfloat16, for the walk from last to first.
   __device__ __forceinline__ void dump(const WalkVisit& visit) const {
-    uint4* const to = a_.parts.states + a_.parts.at(visit.head, visit.step) * (16 * 128) + group_ * (8 * 128) +
-                      static_cast<int>(thread_index()) % 128;
+    uint4* const to =
+        a_.parts.states + a_.parts.at(visit) * (16 * 128) + group_ * (8 * 128) + static_cast<int>(thread_index()) % 128;
 #pragma unroll
     for (int i = 0; i < 8; ++i)
       __stcs(to + i * 128, make_uint4(pack<__nv_bfloat16>(state_[0][8 * i], state_[0][8 * i + 1]),
                                       pack<__nv_bfloat16>(state_[0][8 * i + 2], state_[0][8 * i + 3]),
                                       pack<__nv_bfloat16>(state_[0][8 * i + 4], state_[0][8 * i + 5]),
                                       pack<__nv_bfloat16>(state_[0][8 * i + 6], state_[0][8 * i + 7])));
-    if (holds_vector()) a_.parts.vectors[a_.parts.at(visit.head, visit.step) * Shape::kVectorDims + thread()] = vector_;
+    if (holds_vector()) a_.parts.vectors[a_.parts.at(visit) * Shape::kVectorDims + thread()] = vector_;
   }
 
   __device__ __forceinline__ void add_vector(const WalkFactors& factors) {
@@ -106,13 +106,14 @@ class WalkState {
 
   /// Calls body(number, inner dim, column) for the thread's numbers that exist.
   template <class Body>
-  __device__ __forceinline__ void for_each(int slice, const Body& body) {
-    const int lane = lane_index(), first = Shape::kColumns * slice + 64 * group_ + 16 * warp_of_group() + lane / 4;
+  __device__ __forceinline__ void for_each(const WalkVisit& visit, const Body& body) {
+    const int lane = lane_index(), begin = Shape::kInner * visit.inner_slice,
+              first = Shape::kColumns * visit.column_slice + 64 * group_ + 16 * warp_of_group() + lane / 4;
 #pragma unroll
     for (int part = 0; part < kParts; ++part)
 #pragma unroll
       for (int i = 0; i < 64; ++i) {
-        const int inner = 128 * part + i / 4 * 8 + lane % 4 * 2 + i % 2, column = first + i / 2 % 2 * 8;
+        const int inner = begin + 128 * part + i / 4 * 8 + lane % 4 * 2 + i % 2, column = first + i / 2 % 2 * 8;
         if (inner < a_.inner_dim && column < a_.column_dim) body(state_[part][i], inner, column);
       }
   }
@@ -129,10 +130,11 @@ class WalkState {
     if (given.state == nullptr) return;
     const std::int64_t root = kFirstRoot - visit.from;
     const float* const from = given.state + root * given.item + visit.head * given.head;
-    for_each(visit.slice,
+    for_each(visit,
              [&](float& number, int inner, int column) { number = from[inner * given.key + column * given.value]; });
-    if (holds_vector() && given.vector != nullptr && thread() < vector_dims())
-      vector_ = given.vector[root * given.vector_item + visit.head * given.vector_head + thread()];
+    const int dim = thread() + (Shape::kGates ? Shape::kColumns * visit.column_slice : 0);
+    if (holds_vector() && given.vector != nullptr && dim < vector_dims())
+      vector_ = given.vector[root * given.vector_item + visit.head * given.vector_head + dim];
   }
 
   __device__ __forceinline__ float4* slot(int number) const {
@@ -172,7 +174,7 @@ class WalkState {
   __device__ __forceinline__ void give(const WalkVisit& visit) {
     const WalkStates& wanted = a_.final;
     float* const to = wanted.state + visit.node * wanted.item + visit.head * wanted.head;
-    for_each(visit.slice,
+    for_each(visit,
              [&](float& number, int inner, int column) { to[inner * wanted.key + column * wanted.value] = number; });
     if (holds_vector() && wanted.vector != nullptr && visit.slice == 0 && thread() < vector_dims())
       wanted.vector[visit.node * wanted.vector_item + visit.head * wanted.vector_head + thread()] = vector_;

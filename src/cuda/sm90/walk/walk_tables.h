@@ -14,11 +14,12 @@ inline constexpr std::int64_t kMostWalkKeys = 256, kMostWalkValues = 512;
 inline int slice_columns(const LinearProblem& problem) {
   return problem.value_dim <= 64 && problem.key_dim <= 128 ? 64 : 128;
 }
-/// Into how many slices values are cut.
-inline int slices_of(const LinearProblem& problem) {
-  const int columns = slice_columns(problem);
-  return (static_cast<int>(problem.value_dim) + columns - 1) / columns;
-}
+inline int slices(std::int64_t dim, int width) { return static_cast<int>((dim + width - 1) / width); }
+/// Into how many slices values are cut in a forward.
+inline int slices_of(const LinearProblem& problem) { return slices(problem.value_dim, slice_columns(problem)); }
+/// Into how many slices keys and values are cut in walks for gradients.
+inline int key_slices(const LinearProblem& problem) { return slices(problem.key_dim, kReverseDim); }
+inline int value_slices(const LinearProblem& problem) { return slices(problem.value_dim, kReverseDim); }
 
 /// A plan's tables, in memory of the device; walk_visits.h says what they hold.
 struct VisitTable {
@@ -27,7 +28,7 @@ struct VisitTable {
   int blocks, slots;
 };
 struct WalkTables {
-  VisitTable forward, reverse;
+  VisitTable forward, rows, queries, reverse;
   const WalkVisit* steps;
   int step_count;
   const std::int64_t* padding;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cuda/sm90/walk/walk_arguments.h"
+#include "cuda/sm90/walk/walk_tables.h"
 #include "plan/linear.h"
 
 namespace flashmask::cuda::sm90 {
@@ -24,11 +25,14 @@ struct VisitList {
 
 /// The visits of a plan, in memory of the host.
 struct WalkVisits {
-  VisitList forward, reverse;    ///< from first to last; from last to first, of one slice
-  std::vector<WalkVisit> steps;  ///< of the plan, of head 0, by their numbers
+  VisitList forward, queries, reverse;  ///< of o; of ∂q; of ∂k and ∂v, from last to first
+  VisitList rows;                       ///< of o, of one slice
+  std::vector<WalkVisit> steps;         ///< of the plan, of head 0, by their numbers
   std::vector<std::int64_t> padding;
 
-  WalkVisits(const LinearPlanContent& plan, int slices, int most_blocks) {
+  WalkVisits(const LinearPlanContent& plan, int most_blocks) {
+    const int slices = slices_of(plan.problem), of_keys = key_slices(plan.problem),
+              of_gradients = of_keys * value_slices(plan.problem);
     std::vector<Steps> trees, reversed;
     for (const LinearTree& tree : plan.trees) {
       trees.push_back(steps_of(plan, tree));
@@ -36,8 +40,11 @@ struct WalkVisits {
       steps.insert(steps.end(), trees.back().begin(), trees.back().end());
     }
     const auto heads = static_cast<int>(plan.problem.heads);
-    deal(forward, trees, heads * slices, slices, most_blocks);
-    deal(reverse, reversed, heads, 1, most_blocks);
+    deal(forward, trees, heads, slices, slices, most_blocks);
+    queries.slots = rows.slots = forward.slots;
+    deal(rows, trees, heads, 1, 1, most_blocks);
+    deal(queries, trees, heads, of_gradients, of_keys, most_blocks);
+    deal(reverse, reversed, heads, of_gradients, of_keys, most_blocks);
     for (const Span& span : plan.padding)
       for (std::int64_t token = span.begin; token < span.end; ++token) padding.push_back(token);
   }
@@ -109,7 +116,7 @@ struct WalkVisits {
       WalkVisit step{};
       step.batch = static_cast<int>(token / length);
       step.row = static_cast<int>(token % length);
-      step.tokens = static_cast<short>(std::min<std::int64_t>(end - token, kWalkTokens));
+      step.tokens = static_cast<std::uint8_t>(std::min<std::int64_t>(end - token, kWalkTokens));
       step.from = std::exchange(from, kGoesOn);
       step.keep = step.node = -1;
       step.step = static_cast<int>(steps.size() + to.size());
@@ -153,7 +160,9 @@ struct WalkVisits {
     return visits;
   }
 
-  static void deal(VisitList& to, const std::vector<Steps>& trees, int lines, int slices, int most_blocks) {
+  static void deal(VisitList& to, const std::vector<Steps>& trees, int heads, int slices, int column_slices,
+                   int most_blocks) {
+    const int lines = heads * slices;
     using Unit = std::pair<int, int>;  // tree, and head × slices + slice
     const auto blocks = static_cast<std::size_t>(std::clamp<std::int64_t>(std::ssize(trees) * lines, 1, most_blocks));
     std::vector<std::vector<Unit>> units(blocks);
@@ -172,7 +181,9 @@ struct WalkVisits {
       for (const auto& [tree, line] : of_block)
         for (WalkVisit visit : trees[static_cast<std::size_t>(tree)]) {
           visit.head = line / slices;
-          visit.slice = static_cast<short>(line % slices);
+          visit.slice = static_cast<std::uint8_t>(line % slices);
+          visit.inner_slice = static_cast<std::uint8_t>(visit.slice / column_slices);
+          visit.column_slice = static_cast<std::uint8_t>(visit.slice % column_slices);
           to.visits.push_back(visit);
         }
     }
