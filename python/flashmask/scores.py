@@ -28,7 +28,10 @@ _KINDS = {"alibi": "alibi", "bias": "bias", "distance": "distance_bias"}
 
 def kind_of(text: str) -> str:
     """Returns what a change that is written as `text` adds: one of OPERANDS, or nothing."""
-    return next((kind for step in text.split(" | ") if (kind := _KINDS.get(step))), "") if text else ""
+    for step in text.split(" | "):  # PyTorch 2.11 traces a loop, but no := in a generator
+        if step in _KINDS:
+            return _KINDS[step]
+    return ""
 
 
 def step_of(kind: str) -> str:
