@@ -52,7 +52,7 @@ constexpr std::array<Heads, 23> kHeads{
      {2, 3, 1, 1, 48, 32, true, 0.1, Sinks::of_rows, "softcap(3) | distance"},
      {1, 4, 2, 1, 64, 64, true, 0, Sinks::none, "multiply(0.5) | softcap(2) | multiply(1.5)"},
      {2, 2, 1, 1, 72, 40, false, 0.1, Sinks::of_heads, "alibi | softcap(4) | multiply(-0.5)"},
-     {1, 2, 2, 2, 64, 96, true, 0, Sinks::of_rows, "softcap(3) | multiply(2) | bias | softcap(2)"},
+     {1, 2, 2, 2, 64, 72, true, 0, Sinks::of_rows, "softcap(3) | multiply(2) | bias | softcap(2)"},
      {2, 3, 1, 1, 40, 64, true, 0, Sinks::none, "distance | multiply(0.75)"}}};
 /// For a given mask, which fixes the batch and the key heads; query_heads is how many query heads share a key head.
 constexpr std::array<Heads, 2> kGivenHeads{{{1, 2, 1, 1, 64, 64, false, 0}, {1, 1, 1, 1, 80, 48, true, 0}}};

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "flashmask/export.h"
+#include "flashmask/language_standard.h"
 
 namespace flashmask {
 
