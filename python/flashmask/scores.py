@@ -54,7 +54,7 @@ class ScoreChange:
     text: str = ""
     """The steps as the library reads them, such as "softcap(50.0) | alibi"."""
     operands: tuple[Any, ...] = ()
-    """Of the bias, as OPERANDS names them; positions may be None."""
+    """What the bias is computed from, in the order of OPERANDS; positions may be None."""
     origin: int = 0
     """The entry of a table that distance 0 gets."""
 

@@ -81,7 +81,7 @@ def preference(folder, ranks, **others):
 
 
 def hybrid(folder, ranks):
-    """The same with a model of which every other layer carries a state."""
+    """Trains a model of which every other layer carries a state, in the same way."""
     return causal(folder, ranks, model=docs_script("transformers_families").make("qwen3_next", "flashmask"))
 
 

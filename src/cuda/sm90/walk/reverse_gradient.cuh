@@ -4,6 +4,7 @@
 #include "cuda/sm90/instructions/store_rows_staged.cuh"
 #include "cuda/sm90/instructions/tile_products.cuh"
 #include "cuda/sm90/walk/gate_sums.cuh"
+#include "cuda/sm90/walk/pair_weights.cuh"
 #include "cuda/sm90/walk/reverse_memory.cuh"
 
 namespace flashmask::cuda::sm90 {
@@ -124,27 +125,13 @@ class ReverseGradient {
   /// Weighs products of keys with the rows that see them.
   __device__ __forceinline__ void weigh(std::uint32_t (&p)[4][4], const float (&s)[32], const WalkFactors& factors,
                                         int key, int tokens) const {
-    const float high[2] = {factors.summed_high[key], factors.summed_high[key + 8]},
-                low[2] = {factors.summed_low[key], factors.summed_low[key + 8]};
-    const int first = lane_index() % 4 * 2;
-#pragma unroll
-    for (int eight = 0; eight < 8; ++eight) {
-      const int row = 8 * eight + first;
-      const float2 rows_high = *reinterpret_cast<const float2*>(factors.rows_high + row),
-                   rows_low = *reinterpret_cast<const float2*>(factors.rows_low + row),
-                   added = *reinterpret_cast<const float2*>(shared_.added[slot_.slot()] + row);
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const float left = s[4 * eight + 2 * half], right = s[4 * eight + 2 * half + 1];
-        const float a = exp2_approximate((rows_high.x - high[half]) + (rows_low.x - low[half])) *
-                        (a_.scale * (kAddsDivisors ? left + added.x : left)),
-                    b = exp2_approximate((rows_high.y - high[half]) + (rows_low.y - low[half])) *
-                        (a_.scale * (kAddsDivisors ? right + added.y : right));
-        const int token = key + 8 * half;
-        p[eight / 2][eight % 2 * 2 + half] =
-            pack<T>(row >= token && row < tokens ? a : 0, row + 1 >= token && row + 1 < tokens ? b : 0);
-      }
-    }
+    for_each_two_pairs<OwnTokens::columns>(factors, key, [&](int at, int token, int row, float2 weights) {
+      const float2 added = *reinterpret_cast<const float2*>(shared_.added[slot_.slot()] + row);
+      const float left = kAddsDivisors ? s[at] + added.x : s[at],
+                  right = kAddsDivisors ? s[at + 1] + added.y : s[at + 1];
+      p[at / 8][at / 2 % 4] = pack<T>(row >= token && row < tokens ? weights.x * (a_.scale * left) : 0,
+                                      row + 1 >= token && row + 1 < tokens ? weights.y * (a_.scale * right) : 0);
+    });
   }
 
   ReverseMemory<Shape>& shared_;

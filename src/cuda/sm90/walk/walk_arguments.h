@@ -59,6 +59,10 @@ struct GateParts {
   __device__ __forceinline__ std::int64_t at(const WalkVisit& visit) const {
     return at(visit.head, visit.slice, visit.step);
   }
+  /// The place of a step's first row among numbers that all slices share: [head][step][kWalkTokens].
+  __device__ __forceinline__ std::int64_t first_row(const WalkVisit& visit) const {
+    return (static_cast<std::int64_t>(visit.head) * steps + visit.step) * kWalkTokens;
+  }
 };
 
 /// What the walk for the gradient of q leaves for the walk back; null where it is known: scales are 0 without input
@@ -67,8 +71,8 @@ struct RowParts {
   double* scale;   ///< of the state before a step, in powers of two: [head][slice][step]
   float* result;   ///< 1 / what a row is divided by: [head][step][kWalkTokens]
   float* divisor;  ///< the gradient of its sum of weights, times what it is divided by
-  /// Of several slices one alone finds no sums over all dims: a walk of (q, k) finds the rows before, and leaves as
-  /// `divisor` minus the sign of the sum, or 0 where the row is divided by its bound.
+  /// Whether rows are found before, since no walk of one slice of several has sums over all dims: a walk for o finds
+  /// them, and leaves as `divisor` minus the sign of the sum, or 0 where the row is divided by its bound.
   bool given;
 };
 
@@ -91,10 +95,6 @@ struct WalkArguments {
   int slots_per_block;
   GateParts parts;
   RowParts rows;
-
-  __device__ __forceinline__ std::int64_t first_row(const WalkVisit& visit) const {
-    return (static_cast<std::int64_t>(visit.head) * parts.steps + visit.step) * kWalkTokens;
-  }
 };
 
 /// The arguments of the walk from last to first. With g the gradient of out, it computes
@@ -119,10 +119,6 @@ struct ReverseArguments {
   int slots_per_block;
   GateParts parts;
   RowParts rows;
-
-  __device__ __forceinline__ std::int64_t first_row(const WalkVisit& visit) const {
-    return (static_cast<std::int64_t>(visit.head) * parts.steps + visit.step) * kWalkTokens;
-  }
 };
 
 }  // namespace flashmask::cuda::sm90

@@ -75,7 +75,7 @@ class WalkCalls {
  private:
   int group() const { return static_cast<int>(problem_.heads / problem_.key_heads); }
   int gradient_slices() const { return key_slices(problem_) * value_slices(problem_); }
-  /// Of how many parts a head's ∂q and ∂k are sums: of heads that share it, and of slices of values.
+  /// The number of parts that are added up to ∂q or ∂k of a head: of heads that share it, times slices of values.
   int key_parts() const { return group() * value_slices(problem_); }
   void clear(const TensorView& to) { clear_padding(launcher_, to, tables_.padding, tables_.paddings); }
 
@@ -174,7 +174,7 @@ class WalkCalls {
     walk.once = gradient_slices() == 1;
     walk.inner_dim = static_cast<int>(problem_.value_dim), walk.column_dim = static_cast<int>(problem_.key_dim);
     walk.parts = parts_, walk.rows = rows_;
-    launch_walk<Shape>(walk, tables_.queries);
+    launch_walk<Shape>(walk, gradient_slices() == 1 ? tables_.forward : tables_.queries);
     finish(t.grad_q);
   }
 

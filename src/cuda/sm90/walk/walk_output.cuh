@@ -4,6 +4,7 @@
 #include "cuda/sm90/instructions/store_rows_staged.cuh"
 #include "cuda/sm90/instructions/tile_products.cuh"
 #include "cuda/sm90/walk/gate_sums.cuh"
+#include "cuda/sm90/walk/pair_weights.cuh"
 #include "cuda/sm90/walk/walk_memory.cuh"
 
 namespace flashmask::cuda::sm90 {
@@ -93,8 +94,7 @@ class WalkOutput {
     named_barrier(1, 128);  // all have read x, and left their sums
     if constexpr (Shape::kGates) write_sums(a_.parts.crossing + a_.parts.at(visit) * kWalkTokens, shared_.crossing);
     if (!Shape::kGates && a_.rows.result != nullptr)
-      leave_rows(a_.rows.result + a_.first_row(visit), results),
-          leave_rows(a_.rows.divisor + a_.first_row(visit), added);
+      leave_divisors(visit, results, added);
     else
       store_rows_staged<T>(out, results, shared_.x[stage], Shape::kTilePanel, {&a_.maps.out_rows, &a_.maps.out_row},
                            visit.row, visit.row + visit.tokens, visit.head * a_.inner_slices + visit.inner_slice,
@@ -135,7 +135,10 @@ class WalkOutput {
     const std::uint32_t q = shared_address(shared_.counterpart[stage_.slot()]);
     float weights[2] = {}, numerators[2] = {}, of_vector[2] = {}, of_queries[2];
     const int first = lane_index() % 4 * 2;
-    weigh(pairs, factors, row);
+    for_each_two_pairs<OwnTokens::rows>(factors, row, [&](int at, int token, int column, float2 two) {
+      pairs[at] = column <= token ? two.x * (a_.scale * pairs[at]) : 0;
+      pairs[at + 1] = column + 1 <= token ? two.y * (a_.scale * pairs[at + 1]) : 0;
+    });
 #pragma unroll
     for (int i = 0; i < 32; ++i) weights[i / 2 % 2] += pairs[i], numerators[i / 2 % 2] += pairs[i] * s[i];
     add_dots(of_vector, q);
@@ -163,35 +166,13 @@ class WalkOutput {
     if (lane_index() == 0) barrier_arrive(&shared_.state_empty[copy_.slot()]);
     const WalkVisit& visit = shared_.visits[stage_.slot()];
     leave_rows(a_.parts.of_queries + a_.parts.at(visit) * kWalkTokens, of_queries);
-    if (a_.rows.given) return;
-    leave_rows(a_.rows.result + a_.first_row(visit), results);
-    leave_rows(a_.rows.divisor + a_.first_row(visit), added);
+    if (!a_.rows.given) leave_divisors(visit, results, added);
   }
 
-  static __device__ __forceinline__ float whole(float product, float added) {
-    return kDividesAgain ? product + added : product;
-  }
-
-  /// Turns products of rows into weighted ones.
-  __device__ __forceinline__ void weigh(float (&s)[32], const WalkFactors& factors, int row) const {
-    const float high[2] = {factors.rows_high[row], factors.rows_high[row + 8]},
-                low[2] = {factors.rows_low[row], factors.rows_low[row + 8]};
-    const int first = lane_index() % 4 * 2;
-#pragma unroll
-    for (int eight = 0; eight < 8; ++eight) {
-      const int column = 8 * eight + first;
-      const float2 summed_high = *reinterpret_cast<const float2*>(factors.summed_high + column),
-                   summed_low = *reinterpret_cast<const float2*>(factors.summed_low + column);
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int at = 4 * eight + 2 * half, token = row + 8 * half;
-        const float a = exp2_approximate((high[half] - summed_high.x) + (low[half] - summed_low.x)) *
-                        (a_.scale * s[at]),
-                    b = exp2_approximate((high[half] - summed_high.y) + (low[half] - summed_low.y)) *
-                        (a_.scale * s[at + 1]);
-        s[at] = column <= token ? a : 0, s[at + 1] = column + 1 <= token ? b : 0;
-      }
-    }
+  __device__ __forceinline__ void leave_divisors(const WalkVisit& visit, const float (&results)[2],
+                                                 const float (&added)[2]) const {
+    leave_rows(a_.rows.result + a_.parts.first_row(visit), results);
+    leave_rows(a_.rows.divisor + a_.parts.first_row(visit), added);
   }
 
   /// Turns products of rows, and what is added to each, into weighted ones, rounded, and adds them up; with gates,
@@ -200,34 +181,20 @@ class WalkOutput {
   __device__ __forceinline__ void weigh(std::uint32_t (&p)[4][4], float (&sums)[2], const float (&s)[32],
                                         float (&pairs)[kPairs], const float (&added)[2], const float (&results)[2],
                                         const WalkFactors& factors, int row, int tokens) const {
-    const float high[2] = {factors.rows_high[row], factors.rows_high[row + 8]},
-                low[2] = {factors.rows_low[row], factors.rows_low[row + 8]};
-    const int first = lane_index() % 4 * 2;
-#pragma unroll
-    for (int eight = 0; eight < 8; ++eight) {
-      const int column = 8 * eight + first;
-      const float2 summed_high = *reinterpret_cast<const float2*>(factors.summed_high + column),
-                   summed_low = *reinterpret_cast<const float2*>(factors.summed_low + column);
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const float a = exp2_approximate((high[half] - summed_high.x) + (low[half] - summed_low.x)) *
-                        (a_.scale * whole(s[4 * eight + 2 * half], added[half])),
-                    b = exp2_approximate((high[half] - summed_high.y) + (low[half] - summed_low.y)) *
-                        (a_.scale * whole(s[4 * eight + 2 * half + 1], added[half]));
-        const int token = row + 8 * half;
-        const bool exists = !Shape::kGates || token < tokens;
-        const float left = column <= token && exists ? a : 0, right = column + 1 <= token && exists ? b : 0;
-        if constexpr (Shape::kGates) {
-          const int at = 4 * eight + 2 * half;
-          const float of_left = kDividesAgain ? whole(s[at], added[half]) : left,
-                      of_right = kDividesAgain ? whole(s[at + 1], added[half]) : right;
-          pairs[at] = column <= token && exists ? of_left * results[half] * pairs[at] : 0;
-          pairs[at + 1] = column + 1 <= token && exists ? of_right * results[half] * pairs[at + 1] : 0;
-        }
-        if (Shape::kVector) sums[half] += left + right;
-        p[eight / 2][eight % 2 * 2 + half] = pack<T>(left, right);
-      }
-    }
+    for_each_two_pairs<OwnTokens::rows>(factors, row, [&](int at, int token, int column, float2 weights) {
+      const int half = at / 2 % 2;
+      const bool exists = !Shape::kGates || token < tokens;
+      const auto weigh_one = [&](int i, int seen, float weight) {
+        const float product = kDividesAgain ? s[i] + added[half] : s[i];
+        const float weighted = seen <= token && exists ? weight * (a_.scale * product) : 0;
+        if constexpr (Shape::kGates)
+          pairs[i] = seen <= token && exists ? (kDividesAgain ? product : weighted) * results[half] * pairs[i] : 0;
+        return weighted;
+      };
+      const float left = weigh_one(at, column, weights.x), right = weigh_one(at + 1, column + 1, weights.y);
+      if (Shape::kVector) sums[half] += left + right;
+      p[at / 8][at / 2 % 4] = pack<T>(left, right);
+    });
   }
 
   /// Turns the scales m of rows into what they are multiplied by; `added` gets minus the sign of what they are divided

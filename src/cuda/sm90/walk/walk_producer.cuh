@@ -162,7 +162,7 @@ class FactorMaker {
     for (int i = 0; i < 2; ++i) {
       beside[i] = static_cast<float>(own[i]);
       if (has_rows() && 2 * lane + i < visit.tokens) {
-        const std::int64_t at = a_.first_row(visit) + 2 * lane + i;
+        const std::int64_t at = a_.parts.first_row(visit) + 2 * lane + i;
         beside[i] = -log2f(a_.rows.result[at]);
         // Sums of weights are sums over keys alone: one slice of values adds their gradients.
         if (visit.inner_slice == 0) added[i] = a_.rows.divisor[at];

@@ -20,14 +20,16 @@ struct VisitList {
   std::vector<int> begins;  ///< [block + 1]
   int slots = 0;            ///< that a block needs, for states where trees fork
 
-  int blocks() const { return static_cast<int>(begins.size()) - 1; }
+  int blocks() const { return begins.empty() ? 0 : static_cast<int>(begins.size()) - 1; }
 };
 
 /// The visits of a plan, in memory of the host.
 struct WalkVisits {
-  VisitList forward, queries, reverse;  ///< of o; of ∂q; of ∂k and ∂v, from last to first
-  VisitList rows;                       ///< of o, of one slice
-  std::vector<WalkVisit> steps;         ///< of the plan, of head 0, by their numbers
+  VisitList forward, reverse;  ///< of o; of ∂k and ∂v, from last to first
+  /// Of ∂q, and of o with one slice, which finds divisors; empty where gradients have one slice: ∂q takes the
+  /// forward's.
+  VisitList queries, rows;
+  std::vector<WalkVisit> steps;  ///< of the plan, of head 0, by their numbers
   std::vector<std::int64_t> padding;
 
   WalkVisits(const LinearPlanContent& plan, int most_blocks) {
@@ -41,9 +43,11 @@ struct WalkVisits {
     }
     const auto heads = static_cast<int>(plan.problem.heads);
     deal(forward, trees, heads, slices, slices, most_blocks);
-    queries.slots = rows.slots = forward.slots;
-    deal(rows, trees, heads, 1, 1, most_blocks);
-    deal(queries, trees, heads, of_gradients, of_keys, most_blocks);
+    if (of_gradients > 1) {
+      queries.slots = rows.slots = forward.slots;
+      deal(queries, trees, heads, of_gradients, of_keys, most_blocks);
+      if (plan.problem.normalize) deal(rows, trees, heads, 1, 1, most_blocks);
+    }
     deal(reverse, reversed, heads, of_gradients, of_keys, most_blocks);
     for (const Span& span : plan.padding)
       for (std::int64_t token = span.begin; token < span.end; ++token) padding.push_back(token);
