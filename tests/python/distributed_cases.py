@@ -21,6 +21,7 @@ import flashmask.distributed as fmd
 import flashmask.operators
 from flashmask import block_maps, masks
 from flashmask._torch.dropout import seed_offset_of
+from flashmask.distributed._operators import Given
 
 HEADS, KV_HEADS, DIM = 4, 2, 16
 SECONDS = 10
@@ -611,7 +612,7 @@ def operators_pass_opcheck(group, rank, partition):
         if scheme == "rows":
             operator, arguments = (
                 torch.ops.flashmask.shard_forward,
-                (*tensors, *where, 0.0, True, sharding._kept["mask"]),
+                (*tensors, *where, 0.0, True, sharding._kept["mask"], *Given()),
             )
         else:
             operator, arguments = torch.ops.flashmask.shard_to_heads, (tensors, *where, 2, n)
@@ -619,7 +620,7 @@ def operators_pass_opcheck(group, rank, partition):
         seed = torch.arange(2)
         torch.library.opcheck(torch.ops.flashmask.shard_seed.default, (seed, 0.1, tensors[0].detach(), *where))
         if scheme == "rows":
-            torch.library.opcheck(operator.default, (*arguments, 0.1, seed))
+            torch.library.opcheck(operator.default, (*arguments[: -len(Given._fields)], *Given(0.1, seed)))
 
 
 @case(2)
@@ -985,7 +986,7 @@ def calls_are_compared_where_that_is_asked_for(group, rank):
         where = sharding._tensors["mask"], sharding._name
         refused(
             ValueError, "^the dropout seeds of rank 1 differ",
-            lambda: torch.ops.flashmask.shard_forward(q, kv, kv, *where, 0.0, False, 0, *drawn),
+            lambda: torch.ops.flashmask.shard_forward(q, kv, kv, *where, 0.0, False, 0, *Given(*drawn)),
         )  # fmt: skip
         wrong = q[:, 1:] if rank == 1 else q
         refused(RuntimeError, "^rank 1: ValueError: q has shape", lambda: fmd.attention(wrong, kv, kv, sharding))
@@ -1005,9 +1006,12 @@ def calls_that_do_not_fit_are_refused_before_anything_is_sent(group, rank):
     refused(TypeError, "^sharding is NoneType", lambda: fmd.attention(q, kv, kv, None))
     refused(ValueError, "^a tensor has shape", lambda: sharding.shard(q))
     tensor, name = sharding._tensors["mask"], sharding._name
-    call = torch.ops.flashmask.shard_forward
-    refused(ValueError, "holds none", lambda: call(q, kv, kv, masks.causal(512, 512).tensor, name, 0.0, False, 0))
-    refused(RuntimeError, "no sharding was made for the group", lambda: call(q, kv, kv, tensor, "x", 0.0, False, 0))
+
+    def call(*arguments):
+        return torch.ops.flashmask.shard_forward(*arguments, 0.0, False, 0, *Given())
+
+    refused(ValueError, "holds none", lambda: call(q, kv, kv, masks.causal(512, 512).tensor, name))
+    refused(RuntimeError, "no sharding was made for the group", lambda: call(q, kv, kv, tensor, "x"))
 
 
 @case(2)
@@ -1016,13 +1020,17 @@ def the_sharding_of_another_rank_is_refused(group, rank):
     theirs = [None, None]
     dist.all_gather_object(theirs, sharding._tensors["mask"], group=group)
     q = torch.randn(1, 256, 4, 16)
-    call = partial(torch.ops.flashmask.shard_forward, q, q[:, :, :2], q[:, :, :2])
+
+    def call(tensor):
+        where = tensor, sharding._name
+        return torch.ops.flashmask.shard_forward(q, q[:, :, :2], q[:, :, :2], *where, 0.0, False, 0, *Given())
+
     refused(
         ValueError,
         f"^the sharding is that of rank {1 - rank} of 2",
-        lambda: call(theirs[1 - rank], sharding._name, 0.0, False, 0),
+        lambda: call(theirs[1 - rank]),
     )
-    assert torch.isfinite(call(theirs[rank], sharding._name, 0.0, False, 0)[0]).all()  # its own, read anew
+    assert torch.isfinite(call(theirs[rank])[0]).all()  # its own, read anew
 
 
 @case(3)

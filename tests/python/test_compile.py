@@ -8,12 +8,15 @@ import numpy as np
 import pytest
 import torch
 from attention_oracle import random_inputs, softmax_attention
+from functorch.compile import make_boxed_func
 from mask_families import FAMILIES, N, visible
+from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.testing import CompileCounterWithBackend
 
 import flashmask
 from flashmask import masks
 from flashmask._linear_attention import LinearState
+from flashmask._torch.schemas import SCHEMA, number_of
 
 LENGTHS = (40, 56, 72, 90, 133)
 
@@ -50,6 +53,21 @@ def check_batches(function, argument):
         for a, b in zip(found, expected, strict=True):
             torch.testing.assert_close(a, b)
     return counter.frame_count
+
+
+def test_graphs_tell_one_list_of_arguments_from_another():
+    """Inductor keeps graphs on disk by their text, in which arguments at their defaults are missing."""
+    traced = []
+
+    def keep(graph, inputs):
+        traced.extend(node for node in graph.graph.nodes if "flashmask" in str(node.target))
+        return make_boxed_func(graph.forward)
+
+    compiled = torch.compile(flashmask.attention, fullgraph=True, backend=aot_autograd(fw_compiler=keep))
+    with_gradients(lambda *t: compiled(*t, masks.causal(40, 40)), inputs(40))
+    assert [str(node.target) for node in traced] == ["flashmask.forward.default", "flashmask.backward.default"]
+    assert all(node.args[-1] == SCHEMA for node in traced)
+    assert len({SCHEMA, number_of("float softcap=0.0"), number_of("str change=''"), 0}) == 4
 
 
 def test_masks_of_each_batch_do_not_recompile():

@@ -14,6 +14,7 @@ from torch.autograd import forward_ad
 from flashmask._plans.call import Call, arguments_of_backward, joined, numbers_of, tensors_of
 from flashmask._torch.direct import Kernels, stays_direct
 from flashmask._torch.schemas import (
+    SCHEMA,
     Gradients,
     Outputs,
     backward_operator,
@@ -43,7 +44,7 @@ class _Attention(torch.autograd.Function):
             o, lse = kernels.forward(q, k, v, call)
         else:
             with BelowAutograd():
-                o, lse = forward_operator(q, k, v, *call)
+                o, lse = forward_operator(q, k, v, *call, SCHEMA)
         ctx.save_for_backward(q, k, v, o, lse, *tensors_of(call))
         ctx.numbers = numbers_of(call)
         ctx.kernels = kernels
@@ -101,7 +102,7 @@ def dispatch_backward(
     bias_gradient: bool = False,
 ) -> Gradients:
     """Calls the operator that returns the gradients that the call asks for."""
-    tensors, others = (grad_o, grad_lse, q, k, v, o, lse), (*arguments_of_backward(call), float32_key_gradients)
+    tensors, others = (grad_o, grad_lse, q, k, v, o, lse), (*arguments_of_backward(call), float32_key_gradients, SCHEMA)
     if bias_gradient:
         *gradients, of_sinks, of_bias = backward_with_bias_operator(*tensors, call.sinks, *others)
         return (*gradients, of_bias) if call.sinks is None else (*gradients, of_sinks, of_bias)
@@ -191,7 +192,7 @@ def forward_autograd(q: Tensor, k: Tensor, v: Tensor, call: Call) -> Outputs:
         outputs: Outputs = _Attention.apply(q, k, v, call.sinks, call.bias, call, None)  # type: ignore[no-untyped-call]
         return outputs
     with BelowAutograd():
-        return forward_operator(q, k, v, *call)
+        return forward_operator(q, k, v, *call, SCHEMA)
 
 
 def refuse_transforms() -> None:

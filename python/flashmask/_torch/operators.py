@@ -21,7 +21,7 @@ from flashmask._torch.flops import backward_flops, count_flops, forward_flops
 from flashmask._torch.plans.device_plan import rows_of_nothing
 from flashmask._torch.plans.device_plans import remember_plans_of
 from flashmask._torch.plans.streams import in_graph_tree
-from flashmask._torch.schemas import LIBRARY, Outputs, forward_operator, snapshot_operator
+from flashmask._torch.schemas import LIBRARY, SCHEMA, Outputs, forward_operator, snapshot_operator
 from flashmask._torch.shapes import backward_fake, forward_fake, snapshot_fake
 
 
@@ -36,7 +36,7 @@ def forward(q: Tensor, k: Tensor, v: Tensor, call: Call) -> Outputs:
     elif call.cudnn == BY_NAME and q.is_cpu:
         raise NotImplementedError('backend="cudnn" was asked for, and q is on cpu; it has kernels for NVIDIA\'s GPUs')
     if torch.compiler.is_compiling():
-        return forward_operator(q, k, v, *call)
+        return forward_operator(q, k, v, *call, SCHEMA)
     kernels = kernels_of(q, k, v, call)
     if kernels is None:
         for name, tensor in (("q", q), ("k", k), ("v", v)):
@@ -44,11 +44,11 @@ def forward(q: Tensor, k: Tensor, v: Tensor, call: Call) -> Outputs:
     if is_differentiated(q, k, v, call.sinks, call.bias):
         if kernels is not None and is_recordable():
             return record(q, k, v, call.sinks, None, call, kernels)
-        return forward_operator(q, k, v, *call)
+        return forward_operator(q, k, v, *call, SCHEMA)
     if kernels is not None:
         return kernels.forward(q, k, v, call)
     with BelowAutograd():
-        return forward_operator(q, k, v, *call)
+        return forward_operator(q, k, v, *call, SCHEMA)
 
 
 def _check_invariant(call: Call) -> None:
@@ -123,19 +123,20 @@ def _refuse_device(*arguments: Any) -> Any:
 
 def _of_forward(kernel: Callable[..., Any]) -> Callable[..., Any]:
     """Adapts a kernel of tensors and a Call to the dispatcher, which leaves out last arguments at their defaults."""
-    return lambda *arguments: kernel(*arguments[:3], Call(*arguments[3:]))
+    end = 3 + len(Call._fields)
+    return lambda *arguments: kernel(*arguments[:3], Call(*arguments[3:end]))
 
 
 def _of_backward(kernel: Callable[..., Any]) -> Callable[..., Any]:
     """Adapts a backward kernel in the same way; float32_key_gradients follows the fields of the call."""
     end = 7 + len(OF_BACKWARD)
-    return lambda *arguments: kernel(*arguments[:7], call_of_backward(arguments[7:end]), *arguments[end:])
+    return lambda *arguments: kernel(*arguments[:7], call_of_backward(arguments[7:end]), *arguments[end : end + 1])
 
 
 def _of_backward_with_sinks(kernel: Callable[..., Any]) -> Callable[..., Any]:
     end = 8 + len(OF_BACKWARD)
     return lambda *arguments: kernel(
-        *arguments[:7], call_of_backward(arguments[8:end], sinks=arguments[7]), *arguments[end:]
+        *arguments[:7], call_of_backward(arguments[8:end], sinks=arguments[7]), *arguments[end : end + 1]
     )
 
 
@@ -145,7 +146,7 @@ def _of_backward_with_bias(kernel: Callable[..., Any]) -> Callable[..., Any]:
 
     def run(*arguments: Any) -> Any:
         call = call_of_backward(arguments[8:end], sinks=arguments[7])
-        *gradients, of_bias = kernel(*arguments[:7], call, *(arguments[end:] or (False,)), True)
+        *gradients, of_bias = kernel(*arguments[:7], call, *(arguments[end : end + 1] or (False,)), True)
         if call.sinks is None:
             gradients.append(gradients[0].new_empty(0))
         return *gradients, of_bias

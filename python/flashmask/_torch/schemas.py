@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -31,11 +32,22 @@ def _argument(place: int, name: str) -> str:
     return f"{declared}={_DEFAULTS.get(default, default)}"
 
 
+def number_of(arguments: str) -> int:
+    """Returns the number by which graphs tell a list of arguments from others.
+
+    A traced graph leaves out last arguments at their defaults, and inductor keeps compiled graphs by their text. One of
+    an older list would be found there and call the operator with names that it no longer has, so each traced call ends
+    with this number, which is never the default of the argument `schema`. Kernels do not read it.
+    """
+    return zlib.crc32(arguments.encode())
+
+
 _CALL = [_argument(place, name) for place, name in enumerate(Call._fields)]
 _OF_FORWARD, _OF_BACKWARD = ", ".join(_CALL), ", ".join(arguments_of_backward(_CALL))
-_OF_BACKWARD += ", bool float32_key_gradients=False"
+_OF_BACKWARD += ", bool float32_key_gradients=False, int schema=0"
+SCHEMA = number_of(_OF_FORWARD)
 _SAVED = "Tensor grad_o, Tensor? grad_lse, Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse"
-LIBRARY.define(f"forward(Tensor q, Tensor k, Tensor v, {_OF_FORWARD}) -> (Tensor o, Tensor lse)")
+LIBRARY.define(f"forward(Tensor q, Tensor k, Tensor v, {_OF_FORWARD}, int schema=0) -> (Tensor o, Tensor lse)")
 LIBRARY.define(f"backward({_SAVED}, {_OF_BACKWARD}) -> (Tensor dq, Tensor dk, Tensor dv)")
 LIBRARY.define(
     f"backward_with_sinks({_SAVED}, Tensor sinks, {_OF_BACKWARD}) -> (Tensor dq, Tensor dk, Tensor dv, Tensor dsinks)"

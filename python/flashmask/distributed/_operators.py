@@ -31,7 +31,7 @@ from flashmask.distributed._rows import backward_of_rows, forward_of_rows
 class Given(NamedTuple):
     """What a call is given besides its scale and `deterministic`: fields of Call, and the last arguments of operators.
 
-    All have defaults, which the dispatcher leaves out where nothing else follows.
+    The operators have no defaults for them: see schemas.number_of.
     """
 
     dropout: float = 0.0
@@ -44,8 +44,8 @@ class Given(NamedTuple):
 
 
 _GIVEN = (
-    "float dropout=0.0, Tensor? seed_offset=None, Tensor? sinks=None, str change='', Tensor? alibi_slopes=None, "
-    "Tensor? query_positions=None, Tensor? key_positions=None"
+    "float dropout, Tensor? seed_offset, Tensor? sinks, str change, Tensor? alibi_slopes, Tensor? query_positions, "
+    "Tensor? key_positions"
 )
 _BEFORE_GIVEN = 5  # arguments of shard_forward behind q, k and v: sharding, group, scale, deterministic, kept
 _SINKS = _BEFORE_GIVEN + Given._fields.index("sinks")
@@ -130,7 +130,7 @@ def _backward_fake(
 class _Rows(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, direct: bool, q: Tensor, k: Tensor, v: Tensor, *others: Any) -> tuple[Tensor, ...]:
-        """`others`: sharding, group, scale, deterministic, kept, and fields of Given, as many as there are."""
+        """`others`: sharding, group, scale, deterministic, kept, and the fields of Given."""
         with BelowAutograd():
             o, lse, *kept = (_computed if direct else forward_operator)(q, k, v, *others)
         sharding, *ctx.others = others[:4]
