@@ -96,6 +96,7 @@ AttentionTensors::AttentionTensors(const Problem& p, std::uint64_t seed, Sinks w
       v(keys(p, p.value_dim)),
       o(queries(p, p.value_dim)),
       lse(per_row(p)),
+      max_scores(per_row(p)),
       grad_o(queries(p, p.value_dim)),
       grad_lse(per_row(p)),
       grad_q(queries(p, p.head_dim)),
@@ -138,13 +139,14 @@ void AttentionTensors::make_alibi(const Problem& p) {
 }
 
 void AttentionTensors::clear_outputs() {
-  for (HostTensor* output : {&o, &lse, &grad_q, &grad_k, &grad_v}) output->fill_nan();
+  for (HostTensor* output : {&o, &lse, &max_scores, &grad_q, &grad_k, &grad_v}) output->fill_nan();
   if (grad_sinks) grad_sinks->fill_nan();
   if (grad_bias) grad_bias->fill_nan();
 }
 
 ForwardTensors AttentionTensors::forward() const {
-  return {q.view(), k.view(), v.view(), o.view(), lse.view(), view_of(sinks), alibi(), {view_of(bias), bias_origin}};
+  return {q.view(), k.view(), v.view(), o.view(), lse.view(), view_of(sinks), alibi(), {view_of(bias), bias_origin},
+          {}};
 }
 
 BackwardTensors AttentionTensors::backward() const {

@@ -61,13 +61,13 @@ enum class Sinks : std::uint8_t { none, of_heads, narrow_of_heads, of_rows };
 struct AttentionTensors {
   AttentionTensors(const Problem& problem, std::uint64_t seed, Sinks which = Sinks::none);
 
-  ForwardTensors forward() const;
+  ForwardTensors forward() const;  ///< without max_scores
   BackwardTensors backward() const;
 
   /// Overwrites with NaN what earlier runs left in o, lse and the gradients of inputs.
   void clear_outputs();
 
-  HostTensor q, k, v, o, lse, grad_o, grad_lse, grad_q, grad_k, grad_v;
+  HostTensor q, k, v, o, lse, max_scores, grad_o, grad_lse, grad_q, grad_k, grad_v;
   std::optional<HostTensor> sinks, grad_sinks, alibi_slopes, query_positions, key_positions, bias, grad_bias;
   std::int64_t bias_origin = 0;
 

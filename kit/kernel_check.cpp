@@ -198,8 +198,8 @@ class Expected {
     run(placed, on_device, direction);
     on_device.fetch();
     if (direction == Direction::forward) {
-      note("o", bound(tensors_.o, outputs_.o, naive_.o));
-      note("lse", lse());
+      note_forward(note);
+      if (placed.plan().kernel(direction).features.has(Feature::max_scores)) compare_max_scores(placed, note);
       return;
     }
     note("dq", bound(tensors_.grad_q, gradients_.q, naive_.grad_q));
@@ -210,6 +210,25 @@ class Expected {
   }
 
  private:
+  /// Runs the forward once more, for the largest scores too, of which kernels on a GPU may have code of its own.
+  template <class Note>
+  void compare_max_scores(PlacedPlan& placed, const Note& note) {
+    tensors_.clear_outputs();
+    const PlacedTensors on_device(tensors_, placed.plan().problem().device);
+    ForwardTensors forward = on_device.forward();
+    forward.max_scores = on_device.max_scores();
+    placed.forward(forward, execution_);
+    on_device.fetch();
+    note_forward(note);
+    note("max_scores", of_rows(tensors_.max_scores, outputs_.max_scores));
+  }
+
+  template <class Note>
+  void note_forward(const Note& note) const {
+    note("o", bound(tensors_.o, outputs_.o, naive_.o));
+    note("lse", of_rows(tensors_.lse, outputs_.lse));
+  }
+
   void run(PlacedPlan& placed, const PlacedTensors& tensors, Direction direction) const {
     placed.forward(tensors.forward(), execution_);
     if (direction == Direction::forward) return;
@@ -232,11 +251,11 @@ class Expected {
     return found;
   }
 
-  Comparison lse() const {
+  /// Compares lse, or the largest scores, which have its bound.
+  Comparison of_rows(const HostTensor& given, const std::vector<double>& expected) const {
     Comparison worst;
-    for (std::int64_t i = 0; i < tensors_.lse.size(); ++i) {
-      worst = worse(compare_lse(dtype_, tensors_.lse.at(i), outputs_.lse[static_cast<std::size_t>(i)]), worst);
-    }
+    for (std::int64_t i = 0; i < given.size(); ++i)
+      worst = worse(compare_lse(dtype_, given.at(i), expected[static_cast<std::size_t>(i)]), worst);
     return worst;
   }
 

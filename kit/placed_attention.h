@@ -18,7 +18,8 @@ class PlacedTensors {
  public:
   PlacedTensors(const AttentionTensors& host, Device device);
 
-  ForwardTensors forward() const { return forward_; }
+  ForwardTensors forward() const { return forward_; }  ///< without max_scores()
+  TensorView max_scores() const { return max_scores_; }
   BackwardTensors backward() const { return backward_; }
 
   /// Copies the results of finished calls into the host's tensors.
@@ -32,6 +33,7 @@ class PlacedTensors {
   std::vector<const DeviceTensor*> results_;
   ForwardTensors forward_;
   BackwardTensors backward_;
+  TensorView max_scores_;
 };
 
 /// A plan on its problem's device, with the memory that it and its calls take on a GPU.

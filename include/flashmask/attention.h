@@ -138,6 +138,10 @@ struct ForwardTensors {
   TensorView sinks = {};
   AlibiTensors alibi = {};  ///< in; given where the problem has this bias. Slopes and positions have no gradient
   BiasTensor bias = {};     ///< in; given where the problem has such a bias
+  /// Out, with the shape and dtype of lse; absent where it is not wanted. The largest score that each row sees, scaled
+  /// and changed as the problem says, without sinks and before dropout; −infinity where the row sees nothing. Kernels
+  /// for GPUs do not have it.
+  TensorView max_scores = {};
 };
 
 /// The rules of ForwardTensors hold here too. A NaN or infinity in q or grad_o of rows that see nothing reaches the

@@ -804,6 +804,7 @@ typedef struct flashmask_forward_tensors {
   flashmask_tensor bias;  ///< in, where the problem has FLASHMASK_BIAS_TENSOR or _DISTANCES; each dimension but the
                           ///< last one may be 1
   int64_t bias_origin;    ///< the entry of distance 0, for FLASHMASK_BIAS_DISTANCES
+  flashmask_tensor max_scores;  ///< out, shape and dtype of lse: the largest score of each row; absent: not wanted
 } flashmask_forward_tensors;
 
 /// The rules of flashmask_forward_tensors hold here too.
@@ -845,6 +846,7 @@ typedef enum flashmask_feature {
   FLASHMASK_FEATURE_BIAS,
   FLASHMASK_FEATURE_DISTANCE_BIAS,
   FLASHMASK_FEATURE_ANY_CHANGE,
+  FLASHMASK_FEATURE_MAX_SCORES,
 } flashmask_feature;
 
 /// An entry of the kernel table, as flashmask/kernels.h describes it. Texts live as long as the process.
@@ -1034,6 +1036,11 @@ typedef struct flashmask_reference_inputs {
 FLASHMASK_API flashmask_status flashmask_reference_forward(const flashmask_mask* mask, const flashmask_problem* problem,
                                                            const flashmask_reference_inputs* inputs, double* o,
                                                            double* lse);
+/// The largest score that each row sees [batch, query_heads, query_length], −infinity where it sees nothing.
+FLASHMASK_API flashmask_status flashmask_reference_max_scores(const flashmask_mask* mask,
+                                                              const flashmask_problem* problem,
+                                                              const flashmask_reference_inputs* inputs,
+                                                              double* max_scores);
 /// Gradients of q, k, v. `grad_lse` may be NULL.
 FLASHMASK_API flashmask_status flashmask_reference_backward(const flashmask_mask* mask,
                                                             const flashmask_problem* problem,

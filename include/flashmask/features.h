@@ -23,8 +23,9 @@ enum class Feature : std::uint8_t {
   bias,                   ///< a bias of scores by a tensor
   distance_bias,          ///< a bias of scores by a table of distances
   any_change,             ///< any other ScoreChange than a cap, then a bias
+  max_scores,             ///< forward only: the largest score of each row
 };
-inline constexpr int kFeatureCount = 11;
+inline constexpr int kFeatureCount = 12;
 
 /// A set of features: what a kernel has, or what a call needs.
 class Features {

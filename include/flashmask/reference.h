@@ -34,6 +34,7 @@ struct Inputs {
 
 struct Outputs {
   std::vector<double> o, lse;
+  std::vector<double> max_scores;  ///< as ForwardTensors says
 };
 
 struct Gradients {
@@ -54,6 +55,7 @@ struct Row {
   std::vector<double> slopes;       ///< over the columns: the derivative of a changed score by the score
   std::vector<double> bias_slopes;  ///< the same by what a bias adds
   double lse = 0;
+  double max_score = 0;  ///< the largest score that the row sees; −infinity where it sees nothing
 };
 FLASHMASK_API Row row(const Problem& problem, const Mask& mask, const Inputs& inputs, std::int64_t batch,
                       std::int64_t head, std::int64_t query);

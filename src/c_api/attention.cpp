@@ -47,7 +47,8 @@ flashmask::ForwardTensors to_forward_tensors(const flashmask_forward_tensors& te
           .lse = to_tensor_view(tensors.lse, "lse"),
           .sinks = to_tensor_view(tensors.sinks, "sinks"),
           .alibi = to_alibi(tensors),
-          .bias = to_bias(tensors)};
+          .bias = to_bias(tensors),
+          .max_scores = to_tensor_view(tensors.max_scores, "max_scores")};
 }
 
 flashmask::BackwardTensors to_backward_tensors(const flashmask_backward_tensors& tensors) {

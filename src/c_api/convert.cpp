@@ -38,7 +38,8 @@ static_assert(FLASHMASK_FEATURE_INVARIANT == static_cast<int>(Feature::invariant
 static_assert(FLASHMASK_FEATURE_BIAS == static_cast<int>(Feature::bias));
 static_assert(FLASHMASK_FEATURE_DISTANCE_BIAS == static_cast<int>(Feature::distance_bias));
 static_assert(FLASHMASK_FEATURE_ANY_CHANGE == static_cast<int>(Feature::any_change));
-static_assert(FLASHMASK_FEATURE_ANY_CHANGE + 1 == kFeatureCount);
+static_assert(FLASHMASK_FEATURE_MAX_SCORES == static_cast<int>(Feature::max_scores));
+static_assert(FLASHMASK_FEATURE_MAX_SCORES + 1 == kFeatureCount);
 static_assert(FLASHMASK_BIAS_NONE == static_cast<int>(ScoreBias::none));
 static_assert(FLASHMASK_BIAS_ALIBI == static_cast<int>(ScoreBias::alibi));
 static_assert(FLASHMASK_BIAS_TENSOR == static_cast<int>(ScoreBias::tensor));

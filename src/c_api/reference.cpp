@@ -100,6 +100,16 @@ flashmask_status flashmask_reference_forward(const flashmask_mask* mask, const f
   });
 }
 
+flashmask_status flashmask_reference_max_scores(const flashmask_mask* mask, const flashmask_problem* problem,
+                                                const flashmask_reference_inputs* inputs, double* max_scores) {
+  return guard([&] {
+    const Mask& seen = require(mask, "mask").mask;
+    const Given given(problem, inputs);
+    const std::span<double> to = target(max_scores, Sizes(given.problem()).lse, "max_scores");
+    std::ranges::copy(reference::forward(given.problem(), seen, given.inputs()).max_scores, to.begin());
+  });
+}
+
 flashmask_status flashmask_reference_backward(const flashmask_mask* mask, const flashmask_problem* problem,
                                               const flashmask_reference_inputs* inputs, const double* grad_o,
                                               const double* grad_lse, double* grad_q, double* grad_k, double* grad_v) {

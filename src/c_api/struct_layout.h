@@ -71,7 +71,8 @@ LAYOUT(flashmask_execution, FIELD(struct_size), FIELD(executor), FIELD(workspace
        FIELD(stream), FIELD(dropout_seed), FIELD(dropout_offset), FIELD(dropout_on_device), FIELD(dropout_place),
        FIELD(dropout_place_size));
 LAYOUT(flashmask_forward_tensors, FIELD(struct_size), FIELD(q), FIELD(k), FIELD(v), FIELD(o), FIELD(lse), FIELD(sinks),
-       FIELD(alibi_slopes), FIELD(query_positions), FIELD(key_positions), FIELD(bias), FIELD(bias_origin));
+       FIELD(alibi_slopes), FIELD(query_positions), FIELD(key_positions), FIELD(bias), FIELD(bias_origin),
+       FIELD(max_scores));
 LAYOUT(flashmask_backward_tensors, FIELD(struct_size), FIELD(q), FIELD(k), FIELD(v), FIELD(o), FIELD(lse),
        FIELD(grad_o), FIELD(grad_lse), FIELD(grad_q), FIELD(grad_k), FIELD(grad_v), FIELD(sinks), FIELD(grad_sinks),
        FIELD(alibi_slopes), FIELD(query_positions), FIELD(key_positions), FIELD(bias), FIELD(bias_origin),

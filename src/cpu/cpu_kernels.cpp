@@ -22,6 +22,7 @@ KernelInfo describe(const cpu::InstructionSet& set, Direction direction, DType d
   info.features = {Feature::dropout,       Feature::deterministic, Feature::block_map, Feature::sinks,
                    Feature::softcap,       Feature::alibi,         Feature::invariant, Feature::bias,
                    Feature::distance_bias, Feature::any_change};
+  if (direction == Direction::forward) info.features.add(Feature::max_scores);
   if (direction == Direction::backward && dtype != DType::f32) info.features.add(Feature::float32_key_gradients);
   info.name = info.arch + "." + to_string(direction) + "." + to_string(dtype) + ".dany.m" +
               std::to_string(info.tile.rows) + "n" + std::to_string(info.tile.columns) + "." +

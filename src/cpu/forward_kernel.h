@@ -82,6 +82,7 @@ class ForwardKernel {
     sum_ = scratch.take<float>(kTile);
     tile_maximum_ = scratch.take<float>(kTile);
     rescale_ = scratch.take<float>(kTile);
+    largest_ = scratch.take<float>(kTile);
     bias_.take(scratch, sizes.has_bias_tensor);
     used_ = scratch.used();
   }
@@ -99,6 +100,7 @@ class ForwardKernel {
     for (int q = 0; q < kTile; q += Isa::lanes) {
       Isa::store(maximum_ + q, Isa::broadcast(-kInfinity));
       Isa::store(sum_ + q, Isa::broadcast(0.0f));
+      Isa::store(largest_ + q, Isa::broadcast(-kInfinity));
     }
     for (Sum& sum : output_sums_) sum = Sum::start;
     // A line is read into the cache before it is written, unless it bypasses the caches.
@@ -146,6 +148,7 @@ class ForwardKernel {
   template <bool Masked>
   FLASHMASK_INLINE void step(const ForwardTask& task, const TileBounds& tile) {
     score<Masked>(task, tile);
+    if (task.max_scores != nullptr) keep_largest();
     follow_maximum();
     if (task.dropout.threshold == 0) {
       exponentiate<false>();
@@ -209,6 +212,12 @@ class ForwardKernel {
     copies_.load_rows(keys_, key_stride_, task.k, tile.column_token, extent_.lines.begin, extent_.lines.end,
                       tile.columns, task.sizes.head_dim);
     return {keys_, key_stride_, 1};
+  }
+
+  /// Keeps the largest scores, which the reference maxima may lag behind.
+  FLASHMASK_INLINE void keep_largest() {
+    for (int q = 0; q < kTile; q += Isa::lanes)
+      Isa::store(largest_ + q, Isa::max(Isa::load(largest_ + q), Isa::load(tile_maximum_ + q)));
   }
 
   /// Raises the reference maximum of the queries that have outgrown it, and rescales what was summed under the old one.
@@ -333,6 +342,8 @@ class ForwardKernel {
       const float of_nothing = Sinks ? task.sinks[q] : -kInfinity;
       task.lse[row_token_ + q] = sees_nothing ? of_nothing : (maximum_[q] + log2f(sums[q])) * kLn2;
     }
+    if (task.max_scores != nullptr)
+      for (int q = 0; q < rows_; ++q) task.max_scores[row_token_ + q] = largest_[q] * kLn2;
     copies_.store_rows(task.o, row_token_, rows_, {output_, value_stride_, factors}, task.sizes.value_dim);
   }
 
@@ -343,7 +354,7 @@ class ForwardKernel {
   const TileCopies<Isa>& copies_;
   std::size_t used_;
   Unit *queries_, *keys_, *values_;
-  float *scores_, *output_, *maximum_, *sum_, *tile_maximum_, *rescale_;
+  float *scores_, *output_, *maximum_, *sum_, *tile_maximum_, *rescale_, *largest_;
   std::int64_t row0_ = 0, row_token_ = 0;
   int rows_ = 0;
   Sum output_sums_[Blocks::count];  ///< whether anything was added to the output of a block of queries

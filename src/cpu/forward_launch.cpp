@@ -74,6 +74,7 @@ class Forward final : public ForwardKernel {
     code_.run({sizes, head_rows<Rows>(tensors.q, batch, head), head_rows<Rows>(tensors.k, batch, kv_head),
                head_rows<Rows>(tensors.v, batch, kv_head),
                written_rows(problem, Direction::forward, tensors.o, batch, head), head_line(tensors.lse, batch, head),
+               tensors.max_scores.present() ? head_line(tensors.max_scores, batch, head) : nullptr,
                tensors.sinks.present() ? sinks : nullptr, head_bias(problem, tensors.alibi, tensors.bias, batch, head),
                row_tile, next, mask.row_runs(row_tile), mask.partial_tiles(),
                set_.predicates.of(info().predicate).column_words, dropout_draw(problem, execution, batch, head),

@@ -150,6 +150,7 @@ struct ForwardTask {
   Rows q, k, v;
   MutableRows o;
   float* lse;          ///< of row 0
+  float* max_scores;   ///< of row 0; null: not wanted
   const float* sinks;  ///< [kForwardRows], of the row tile; null: none
   HeadBias bias;
   std::int64_t row_tile;

@@ -95,6 +95,13 @@ void check_sinks(const Plan& plan, const Kernel& kernel, const TensorView& sinks
                     moving_option(plan) + ", or give a sink for each head");
 }
 
+/// `max_scores` is absent where the call does not want them.
+void check_max_scores(const Kernel& kernel, const TensorView& max_scores) {
+  if (max_scores.present() && !kernel.info().features.has(Feature::max_scores))
+    throw Error(Status::unsupported, "forward: max_scores is given, and " + kernel.info().name + " has no " +
+                                         to_string(Feature::max_scores) + "; leave it out, or take another kernel");
+}
+
 void check_bias_gradient(const Plan& plan, const BackwardTensors& tensors) {
   if (tensors.grad_bias.present() && PlanAccess::places(plan) != nullptr)
     throw Error(
@@ -165,6 +172,7 @@ void clear_sinks(const TensorView& grad_sinks) {
 void forward(const Plan& plan, const ForwardTensors& tensors, const Execution& execution) {
   check_tensors(plan.problem(), tensors);
   check_sinks(plan, PlanAccess::forward(plan), tensors.sinks);
+  check_max_scores(PlanAccess::forward(plan), tensors.max_scores);
   if (plan.problem().batch == 0 || plan.problem().query_heads == 0 || plan.problem().query_length == 0) return;
   const CallResources resources(plan, Direction::forward, execution);
   run(PlanAccess::forward(plan), plan, tensors, resources.kernel_execution());

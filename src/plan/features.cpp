@@ -16,7 +16,8 @@ std::string to_string(Feature feature) {
                                                              "invariance",
                                                              "biases of scores",
                                                              "biases by distance",
-                                                             "changes of scores beyond a cap, then a bias"};
+                                                             "changes of scores beyond a cap, then a bias",
+                                                             "the largest scores of rows"};
   const auto number = static_cast<std::size_t>(feature);
   return number < kNames.size() ? kNames[number] : "feature " + std::to_string(number);
 }

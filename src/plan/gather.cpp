@@ -80,11 +80,12 @@ std::size_t gathered_bytes(const Problem& p, Direction direction) {
   const auto bytes = [&](DType dtype, std::int64_t length, std::int64_t heads, std::int64_t dim) {
     return aligned(static_cast<std::size_t>(p.batch * length * heads * dim) * size_in_bytes(dtype));
   };
-  const std::size_t once =
-      bytes(p.dtype, p.query_length, p.query_heads, p.head_dim) + bytes(p.dtype, p.key_length, p.kv_heads, p.head_dim) +
-      bytes(p.dtype, p.key_length, p.kv_heads, p.value_dim) +
-      bytes(p.dtype, p.query_length, p.query_heads, p.value_dim) + bytes(DType::f32, p.query_length, p.query_heads, 1);
-  return direction == Direction::forward ? once : 2 * once;
+  const std::size_t of_rows = bytes(DType::f32, p.query_length, p.query_heads, 1);  // lse, its gradient, max_scores
+  const std::size_t once = bytes(p.dtype, p.query_length, p.query_heads, p.head_dim) +
+                           bytes(p.dtype, p.key_length, p.kv_heads, p.head_dim) +
+                           bytes(p.dtype, p.key_length, p.kv_heads, p.value_dim) +
+                           bytes(p.dtype, p.query_length, p.query_heads, p.value_dim) + of_rows;
+  return direction == Direction::forward ? once + of_rows : 2 * once;
 }
 
 TensorView TokenGatherer::allocate(const TensorView& tensor, TokenSide side) {
@@ -114,7 +115,9 @@ ForwardTensors TokenGatherer::gather(const ForwardTensors& t) {
           allocate(t.o, TokenSide::rows),
           allocate(t.lse, TokenSide::rows),
           t.sinks,
-          {}};
+          {},
+          {},
+          t.max_scores.present() ? allocate(t.max_scores, TokenSide::rows) : TensorView()};
 }
 
 BackwardTensors TokenGatherer::gather(const BackwardTensors& t) {
@@ -135,6 +138,7 @@ BackwardTensors TokenGatherer::gather(const BackwardTensors& t) {
 void TokenGatherer::scatter(const ForwardTensors& gathered, const ForwardTensors& tensors) const {
   mover_.scatter(gathered.o, tensors.o, TokenSide::rows);
   mover_.scatter(gathered.lse, tensors.lse, TokenSide::rows);
+  if (tensors.max_scores.present()) mover_.scatter(gathered.max_scores, tensors.max_scores, TokenSide::rows);
 }
 
 void TokenGatherer::scatter(const BackwardTensors& gathered, const BackwardTensors& tensors) const {

@@ -199,7 +199,8 @@ void check_tensors(const Problem& problem, const ForwardTensors& tensors) {
   if (tensors.sinks.present()) check_sinks(check, problem, "sinks", tensors.sinks);
   check_alibi(check, problem, tensors.alibi);
   check_bias(check, problem, tensors.bias);
-  const NamedTensor outputs[] = {{"o", tensors.o}, {"lse", tensors.lse}};
+  if (tensors.max_scores.present()) check("max_scores", tensors.max_scores, DType::f32, shapes.lse);
+  const NamedTensor outputs[] = {{"o", tensors.o}, {"lse", tensors.lse}, {"max_scores", tensors.max_scores}};
   const NamedTensor inputs[] = {{"q", tensors.q},
                                 {"k", tensors.k},
                                 {"v", tensors.v},

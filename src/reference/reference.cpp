@@ -124,22 +124,26 @@ double bias_of(const Place& at, const Inputs& in, std::int64_t j) {
 /// Computes softmax(scale · q kᵀ) v over the columns that the row sees and its sink; other columns are never read.
 Row attend(const Place& at, const Inputs& in, const std::vector<std::int64_t>& seen) {
   const Problem& p = at.p;
-  Row row{std::vector<double>(p.key_length), std::vector<double>(p.value_dim), std::vector<double>(p.key_length, 1),
-          std::vector<double>(p.key_length, 1), at.sink(in)};
+  Row row{std::vector<double>(p.key_length),
+          std::vector<double>(p.value_dim),
+          std::vector<double>(p.key_length, 1),
+          std::vector<double>(p.key_length, 1),
+          at.sink(in),
+          -HUGE_VAL};
   if (seen.empty()) return row;
 
   const double* q = &in.q[at.query(p.head_dim)];
   const double sink = row.lse;
-  double largest = sink;
   for (std::int64_t j : seen) {
     const double score = p.softmax_scale() * dot(q, &in.k[at.key(j, p.head_dim)], p.head_dim);
     const ScoreChange::Changed changed = p.change.apply(score, bias_of(at, in, j));
     row.p[j] = changed.value;
     row.slopes[j] = changed.slope;
     row.bias_slopes[j] = changed.bias_slope;
-    largest = std::max(largest, row.p[j]);
+    row.max_score = std::max(row.max_score, row.p[j]);
   }
-  largest = std::max(largest, std::numeric_limits<double>::lowest());  // a bias of −∞ hides what the mask shows
+  // A bias of −∞ hides what the mask shows.
+  const double largest = std::max({sink, row.max_score, std::numeric_limits<double>::lowest()});
   double sum = std::exp(sink - largest);
   for (std::int64_t j : seen) sum += row.p[j] = std::exp(row.p[j] - largest);
   if (sum == 0) return row;
@@ -199,11 +203,13 @@ Row row(const Problem& p, const Mask& mask, const Inputs& in, std::int64_t b, st
 Outputs forward(const Problem& p, const Mask& mask, const Inputs& in) {
   require_fit(p, mask, in);
   Outputs out{std::vector<double>(p.batch * p.query_length * p.query_heads * p.value_dim),
+              std::vector<double>(p.batch * p.query_heads * p.query_length),
               std::vector<double>(p.batch * p.query_heads * p.query_length)};
   for_each_row(p, [&](const Place& at) {
     const Row row = attend(at, in, seen_columns(at, mask));
     std::copy(row.o.begin(), row.o.end(), out.o.begin() + at.query(p.value_dim));
     out.lse[at.lse()] = row.lse;
+    out.max_scores[at.lse()] = row.max_score;
   });
   return out;
 }

@@ -59,6 +59,7 @@ struct BothWays {
   Array v{p.batch * p.key_length * p.kv_heads * p.value_dim};
   Array o{p.batch * p.query_length * p.query_heads * p.value_dim};
   Array lse{p.batch * p.query_heads * p.query_length};
+  Array max_scores{static_cast<std::int64_t>(lse.wide.size())};
   Array grad_o{static_cast<std::int64_t>(o.wide.size())};
   Array grad_lse{static_cast<std::int64_t>(lse.wide.size())};
   Array grad_q{static_cast<std::int64_t>(q.wide.size())};
@@ -111,6 +112,8 @@ struct BothWays {
     const flashmask_reference_inputs given = inputs();
     ASSERT_EQ(flashmask_reference_forward(mask, &p, &given, o.wide.data(), lse.wide.data()), FLASHMASK_OK)
         << flashmask_last_error();
+    ASSERT_EQ(flashmask_reference_max_scores(mask, &p, &given, max_scores.wide.data()), FLASHMASK_OK)
+        << flashmask_last_error();
     ASSERT_EQ(flashmask_reference_backward(mask, &p, &given, grad_o.wide.data(),
                                            with_grad_lse ? grad_lse.wide.data() : nullptr, grad_q.wide.data(),
                                            grad_k.wide.data(), grad_v.wide.data()),
@@ -134,7 +137,7 @@ struct BothWays {
   }
 
   void expect_same() const {
-    for (const Array* output : {&o, &lse, &grad_q, &grad_k, &grad_v}) output->expect_same();
+    for (const Array* output : {&o, &lse, &max_scores, &grad_q, &grad_k, &grad_v}) output->expect_same();
     if (with_sinks) grad_sinks.expect_same();
     grad_bias.expect_same();
   }
@@ -160,6 +163,7 @@ struct BothWays {
     forward.v = v.tensor(values);
     forward.o = o.tensor(outputs);
     forward.lse = lse.tensor(rows);
+    forward.max_scores = max_scores.tensor(rows);
     if (with_sinks) forward.sinks = sinks.tensor({p.query_heads});
     if (!bias_shape.empty()) forward.bias = bias.tensor(bias_shape);
     forward.bias_origin = bias_origin;

@@ -148,6 +148,7 @@ _FUNCTIONS: dict[str, list[Any]] = {
     "linear_forward": [c_void_p, c_void_p, c_void_p],
     "linear_backward": [c_void_p, c_void_p, c_void_p],
     "reference_forward": [_MASK, POINTER(s.Problem), POINTER(s.ReferenceInputs), c_void_p, c_void_p],
+    "reference_max_scores": [_MASK, POINTER(s.Problem), POINTER(s.ReferenceInputs), c_void_p],
     "reference_backward": [_MASK, POINTER(s.Problem), POINTER(s.ReferenceInputs), *[c_void_p] * 5],
     "reference_backward_sinks": [_MASK, POINTER(s.Problem), POINTER(s.ReferenceInputs), *[c_void_p] * 3],
     "reference_backward_bias": [_MASK, POINTER(s.Problem), POINTER(s.ReferenceInputs), *[c_void_p] * 3],

@@ -108,7 +108,7 @@ class Explanation(Sized):
 
 FEATURES = (
     *("dropout", "deterministic", "block_map", "sinks", "float32_key_gradients", "softcap", "alibi"),
-    *("invariant", "bias", "distance_bias", "any_change"),
+    *("invariant", "bias", "distance_bias", "any_change", "max_scores"),
 )
 """Bits of KernelInfo.features."""
 
@@ -337,6 +337,7 @@ class ForwardTensors(Sized):
     _fields_ = [
         *((name, Tensor) for name in ("q", "k", "v", "o", "lse", "sinks", *_ALIBI, "bias")),
         ("bias_origin", c_int64),
+        ("max_scores", Tensor),
     ]
 
 

@@ -81,20 +81,23 @@ _BACKWARD_OF_SINKS = struct.Struct(_BACKWARD.format + 2 * _WHOLE)
 _FORWARD_OF_ALIBI = struct.Struct(_FORWARD_OF_SINKS.format + 3 * _WHOLE)
 _BACKWARD_OF_ALIBI = struct.Struct(_BACKWARD_OF_SINKS.format + 3 * _WHOLE)
 _FORWARD_OF_BIAS = struct.Struct(_FORWARD_OF_ALIBI.format + _WHOLE + "q")
+_FORWARD_OF_MAX_SCORES = struct.Struct(_FORWARD_OF_BIAS.format + _WHOLE)
 _BACKWARD_OF_BIAS = struct.Struct(_BACKWARD_OF_ALIBI.format + _WHOLE + "q" + _WHOLE)
 _EXECUTION = struct.Struct("=10Q")
 _DESCRIPTION = struct.Struct("=4i4q")
 _STRIDES = struct.Struct("=4q")
 _ABSENT = bytes(80)
 _NO_TENSOR = 0, _ABSENT
-# Calls without sinks, ALiBi or a bias pass shorter structs; their size says so.
+_NO_ALIBI = _NO_TENSOR * 3
+# Calls without sinks, ALiBi, a bias or max_scores pass shorter structs; their size says so.
 assert _FORWARD.size == s.ForwardTensors.sinks.offset
 assert _BACKWARD.size == s.BackwardTensors.sinks.offset
 assert _FORWARD_OF_SINKS.size == s.ForwardTensors.alibi_slopes.offset
 assert _BACKWARD_OF_SINKS.size == s.BackwardTensors.alibi_slopes.offset
 assert _FORWARD_OF_ALIBI.size == s.ForwardTensors.bias.offset
 assert _BACKWARD_OF_ALIBI.size == s.BackwardTensors.bias.offset
-assert _FORWARD_OF_BIAS.size == ctypes.sizeof(s.ForwardTensors)
+assert _FORWARD_OF_BIAS.size == s.ForwardTensors.max_scores.offset
+assert _FORWARD_OF_MAX_SCORES.size == ctypes.sizeof(s.ForwardTensors)
 assert _BACKWARD_OF_BIAS.size == ctypes.sizeof(s.BackwardTensors)
 assert _EXECUTION.size == ctypes.sizeof(s.Execution)
 
@@ -158,7 +161,7 @@ class CompiledPlan:
         """Packs the tensors of ALiBi, which are absent, and a bias and its origin."""
         description = _DESCRIPTION.pack(bias.code, *self._device, 4, *bias.shape)
         tensor = bias.address, description + _STRIDES.pack(*bias.strides)
-        return *_NO_TENSOR, *_NO_TENSOR, *_NO_TENSOR, *tensor, bias.origin
+        return *_NO_ALIBI, *tensor, bias.origin
 
     def _of_bias_gradient(self, bias: Bias) -> tuple[int | bytes, ...]:
         if not bias.gradient:
@@ -177,13 +180,20 @@ class CompiledPlan:
         execution: bytes | None,
         sinks: Sinks | None,
         bias: AnyBias | None,
+        max_scores: int,
     ) -> None:
         fields = (
             *(q[0], self._q, *q[1], k[0], self._k, *k[1], v[0], self._v, *v[1]),
             *(o, self._whole_o, lse, self._lse),
         )
         of_sinks = _NO_TENSOR if sinks is None else (sinks[0], self._sinks[sinks[1:]])
-        if isinstance(bias, Bias):
+        if max_scores:
+            alibi = _NO_ALIBI if bias is None or isinstance(bias, Bias) else self._of_alibi(bias)
+            of_bias = self._of_bias(bias) if isinstance(bias, Bias) else (*alibi, *_NO_TENSOR, 0)
+            tensors = _FORWARD_OF_MAX_SCORES.pack(
+                _FORWARD_OF_MAX_SCORES.size, *fields, *of_sinks, *of_bias, max_scores, self._lse
+            )
+        elif isinstance(bias, Bias):
             tensors = _FORWARD_OF_BIAS.pack(_FORWARD_OF_BIAS.size, *fields, *of_sinks, *self._of_bias(bias))
         elif bias is not None:
             tensors = _FORWARD_OF_ALIBI.pack(_FORWARD_OF_ALIBI.size, *fields, *of_sinks, *self._of_alibi(bias))
@@ -266,9 +276,10 @@ class LivePlan(CompiledPlan):
         drawn: Drawn | None,
         sinks: Sinks | None = None,
         bias: AnyBias | None = None,
+        max_scores: int = 0,
     ) -> None:
-        """Writes o and the logsumexp (batch, heads, rows), both without gaps, at these addresses."""
-        self._run_forward(q, k, v, o, lse, _on_cpu(drawn), sinks, bias)
+        """Writes o and, (batch, heads, rows), lse and max_scores (0: not wanted) without gaps at these addresses."""
+        self._run_forward(q, k, v, o, lse, _on_cpu(drawn), sinks, bias, max_scores)
 
     def backward(
         self,
@@ -329,9 +340,13 @@ class ReferencePlan:
         drawn: Drawn | None,
         sinks: Sinks | None = None,
         bias: AnyBias | None = None,
+        max_scores: int = 0,
     ) -> None:
-        """Does what LivePlan.forward() does, with lse, sinks and biases in double precision too."""
-        call("reference_forward", *self._arguments(q, k, v, drawn, sinks, bias), o, lse)
+        """Does what LivePlan.forward() does, with lse, max_scores, sinks and biases in double precision too."""
+        given = self._arguments(q, k, v, drawn, sinks, bias)
+        call("reference_forward", *given, o, lse)
+        if max_scores:
+            call("reference_max_scores", *given, max_scores)
 
     def backward(
         self,

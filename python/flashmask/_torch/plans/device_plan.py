@@ -82,7 +82,7 @@ class DevicePlan(CompiledPlan):
         bias: AnyBias | None = None,
     ) -> None:
         """Writes o and the logsumexp (batch, heads, rows), both without gaps, at these addresses."""
-        self._run_forward(q, k, v, o, lse, _execution(workspace, stream, drawn), sinks, bias)
+        self._run_forward(q, k, v, o, lse, _execution(workspace, stream, drawn), sinks, bias, 0)
 
     def backward(
         self,
