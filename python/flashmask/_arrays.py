@@ -23,9 +23,9 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 @breaks_graph
 def attention_of_arrays(
-    q: Any, k: Any, v: Any, mask: Any, plan: Plan | None, options: CallOptions
-) -> tuple[Array, Array]:
-    """Returns o and lse as NumPy arrays."""
+    q: Any, k: Any, v: Any, mask: Any, plan: Plan | None, options: CallOptions, with_max_scores: bool = False
+) -> tuple[Array, ...]:
+    """Returns o and lse as NumPy arrays, perhaps with the largest score of each row."""
     if options.dropout:
         raise NotImplementedError(
             f"dropout is {options.dropout}, and q is {described(q)}: torch's generator says what is dropped; pass "
@@ -45,8 +45,8 @@ def attention_of_arrays(
     invariant = options.invariant
     live = _live_plan(mask, problem, invariant) if plan is None else _live_plan_of(plan, problem, invariant)
     operands = _operands(score, problem)
-    o, lse = _run(live, arrays, problem, given, _described_operands(operands, score))
-    return (o.swapaxes(1, 2) if options.heads_first else o), lse
+    o, *of_rows = _run(live, arrays, problem, given, _described_operands(operands, score), with_max_scores)
+    return (o.swapaxes(1, 2) if options.heads_first else o), *of_rows
 
 
 def _array(name: str, values: Any) -> Array:
@@ -141,8 +141,13 @@ def _live_plan_of(plan: Plan, problem: Problem, invariant: bool) -> AnyPlan:
 
 
 def _run(
-    plan: AnyPlan, arrays: list[Array], problem: Problem, sinks: Array | None, bias: AnyBias | None
-) -> tuple[Array, Array]:
+    plan: AnyPlan,
+    arrays: list[Array],
+    problem: Problem,
+    sinks: Array | None,
+    bias: AnyBias | None,
+    with_max_scores: bool,
+) -> tuple[Array, ...]:
     batch, rows, heads, _ = problem.shapes[0]
     ready = [_ready(array, plan.contiguous) for array in arrays]
     o = np.empty((batch, rows, heads, problem.value_dim), arrays[0].dtype)
@@ -151,8 +156,10 @@ def _run(
     given = None
     if sinks is not None:
         given = sinks.ctypes.data, DTYPES.index(dtype_name("sinks", sinks)), sinks.ndim
-    plan.forward(q, k, v, o.ctypes.data, lse.ctypes.data, None, given, bias)
-    return o, lse
+    max_scores = np.empty_like(lse) if with_max_scores else None
+    address = 0 if max_scores is None else max_scores.ctypes.data
+    plan.forward(q, k, v, o.ctypes.data, lse.ctypes.data, None, given, bias, address)
+    return (o, lse) if max_scores is None else (o, lse, max_scores)
 
 
 def _ready(array: Array, contiguous: bool) -> Array:

@@ -21,15 +21,58 @@ if TYPE_CHECKING:
 
 @overload
 def attention(
-    q: Kind, k: Kind, v: Kind, mask: Any = None, *, return_lse: Literal[False] = False, **options: Unpack[_Arguments]
+    q: Kind,
+    k: Kind,
+    v: Kind,
+    mask: Any = None,
+    *,
+    return_lse: Literal[False] = False,
+    return_max_scores: Literal[False] = False,
+    **options: Unpack[_Arguments],
 ) -> Kind: ...
 @overload
 def attention(
-    q: Kind, k: Kind, v: Kind, mask: Any = None, *, return_lse: Literal[True], **options: Unpack[_Arguments]
+    q: Kind,
+    k: Kind,
+    v: Kind,
+    mask: Any = None,
+    *,
+    return_lse: Literal[True],
+    return_max_scores: Literal[False] = False,
+    **options: Unpack[_Arguments],
 ) -> tuple[Kind, Kind]: ...
 @overload
 def attention(
-    q: Any, k: Any, v: Any, mask: Any = None, *, return_lse: bool = False, **options: Unpack[_Arguments]
+    q: Kind,
+    k: Kind,
+    v: Kind,
+    mask: Any = None,
+    *,
+    return_lse: Literal[False] = False,
+    return_max_scores: Literal[True],
+    **options: Unpack[_Arguments],
+) -> tuple[Kind, Kind]: ...
+@overload
+def attention(
+    q: Kind,
+    k: Kind,
+    v: Kind,
+    mask: Any = None,
+    *,
+    return_lse: Literal[True],
+    return_max_scores: Literal[True],
+    **options: Unpack[_Arguments],
+) -> tuple[Kind, Kind, Kind]: ...
+@overload
+def attention(
+    q: Any,
+    k: Any,
+    v: Any,
+    mask: Any = None,
+    *,
+    return_lse: bool = False,
+    return_max_scores: bool = False,
+    **options: Unpack[_Arguments],
 ) -> Any: ...
 def attention(
     q: Any,
@@ -38,6 +81,7 @@ def attention(
     mask: Mask | RowIndices | Any = None,
     *,
     return_lse: bool = False,
+    return_max_scores: bool = False,
     plan: Plan | None = None,
     **options: Unpack[AttentionArguments],
 ) -> Any:
@@ -58,6 +102,7 @@ def attention(
         scale: factor on the scores; None: 1 / sqrt(head dim).
         layout: "bshd" as above, or "bhsd": q, k, v and o are (batch, heads, sequence, head dim).
         return_lse: return (o, lse) rather than o.
+        return_max_scores: also return, last, the largest score of each row, on a CPU.
         deterministic: make gradients bitwise the same in every run, as torch.use_deterministic_algorithms asks for.
             Gradients on the CPU always are, and so are o and lse on every device.
         dropout: probability with which an attention probability is dropped, in [0, 1), seeded from torch's generator;
@@ -82,7 +127,9 @@ def attention(
     Returns:
         o (batch, query length, query heads, value dim), or as layout "bhsd" orders it, in the dtype of q. With
         `return_lse` also lse (batch, query heads, query length): the natural logarithm of the sum of exponentials of
-        the scaled scores that a row sees, and of its sink; float32, or float64 where q is.
+        the scaled scores that a row sees, and of its sink; float32, or float64 where q is. With `return_max_scores`
+        also max_scores, with the shape and dtype of lse: the largest of the scores that a row sees, scaled and changed,
+        without its sink and before dropout; -inf where it sees nothing. It has no gradient.
 
     Raises:
         ValueError, TypeError: an argument is not as described, or the arguments do not fit each other.
@@ -98,11 +145,16 @@ def attention(
     if is_tensor(q):
         from flashmask._torch.attention import attention_of_tensors
 
-        o, lse = attention_of_tensors(q, k, v, mask, plan, given)
-        return (o, lse) if return_lse else o
+        return chosen(attention_of_tensors(q, k, v, mask, plan, given, return_max_scores), return_lse)
     if given.cudnn == BY_NAME:
         raise TypeError(f'backend="cudnn" computes torch tensors on a GPU; q is {described(q)}')
     from flashmask._arrays import attention_of_arrays
 
-    outputs = attention_of_arrays(q, k, v, mask, plan, given)
-    return outputs if return_lse else outputs[0]
+    return chosen(attention_of_arrays(q, k, v, mask, plan, given, return_max_scores), return_lse)
+
+
+def chosen(outputs: tuple[Any, ...], return_lse: bool) -> Any:
+    """Returns o, lse and perhaps max_scores without lse where it is not wanted; o alone is no tuple."""
+    if return_lse:
+        return outputs
+    return outputs[0] if len(outputs) == 2 else outputs[::2]

@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from flashmask._arguments import boolean, check_dense, described, is_tensor
+from flashmask._attention import chosen
 from flashmask._options import SharedArguments, options_of
 from flashmask._row_index_attention import window_sides
 from flashmask.scores import ScoreChange, check_shape
@@ -38,6 +40,7 @@ def varlen_attention(
     *,
     return_attn_probs: Literal[False] = False,
     return_lse: Literal[True],
+    return_max_scores: Literal[False] = False,
     **options: Unpack[_ByName],
 ) -> tuple[Tensor, Tensor]: ...
 @overload
@@ -50,6 +53,7 @@ def varlen_attention(
     *,
     return_attn_probs: Literal[True],
     return_lse: bool = False,
+    return_max_scores: Literal[False] = False,
     **options: Unpack[_ByName],
 ) -> tuple[Tensor, Tensor, None]: ...
 @overload
@@ -69,6 +73,7 @@ def varlen_attention(
     return_attn_probs: Literal[False] = False,
     *,
     return_lse: Literal[False] = False,
+    return_max_scores: Literal[False] = False,
     **options: Unpack[SharedArguments],
 ) -> Tensor: ...
 @overload
@@ -88,6 +93,7 @@ def varlen_attention(
     return_attn_probs: bool = False,
     *,
     return_lse: bool = False,
+    return_max_scores: bool = False,
     **options: Unpack[SharedArguments],
 ) -> Any: ...
 def varlen_attention(
@@ -106,6 +112,7 @@ def varlen_attention(
     return_attn_probs: bool = False,
     *,
     return_lse: bool = False,
+    return_max_scores: bool = False,
     **options: Any,
 ) -> Any:
     """Computes attention within each sequence, with flash_attn_varlen_func's arguments and attention()'s kernels.
@@ -129,6 +136,8 @@ def varlen_attention(
         deterministic: make gradients bitwise the same in every run, as for attention().
         return_attn_probs: also return lse, and None in place of the probabilities, which are never computed.
         return_lse: also return lse, (query heads, total queries) float32.
+        return_max_scores: also return, last, the largest score of each row, as for flashmask.attention(): (query heads,
+            total queries) float32.
         sinks: logits that take probability and have no value, [query heads] or [query heads, total queries], as
             flashmask.attention() takes them.
         score: a change of scores, or its parts by keyword, as for flashmask.attention(). ALiBi counts the distance of a
@@ -140,7 +149,8 @@ def varlen_attention(
         backend: "flashmask" or "cudnn", as for flashmask.attention(); None: automatic.
 
     Returns:
-        o (total queries, query heads, value dim), or (o, lse), or (o, lse, None) with `return_attn_probs`.
+        o (total queries, query heads, value dim), or (o, lse), or (o, lse, None) with `return_attn_probs`; with
+        `return_max_scores` these behind them.
 
     Raises:
         ValueError, TypeError: an argument is not as described, or the arguments do not fit each other.
@@ -151,7 +161,7 @@ def varlen_attention(
     given = options_of(varlen_attention, options, SharedArguments, FLASH_NAMES, **bound)
 
     from flashmask._torch.attention import call_of, drawn_seed
-    from flashmask._torch.operators import forward
+    from flashmask._torch.operators import forward, forward_with_max_scores
     from flashmask._torch.shared import shared
 
     sides = window_sides(window_size)
@@ -162,10 +172,11 @@ def varlen_attention(
     call = call_of(given, rows, score, seed_offset=drawn_seed(given, q.device), most_documents=documents)
     if call.sinks is not None and call.sinks.ndim == 2:
         call = call._replace(sinks=call.sinks[None])
-    o, lse = forward(q[None], k[None], v[None], call)
+    run: Callable[..., tuple[Tensor, ...]] = forward_with_max_scores if return_max_scores else forward
+    o, lse, *max_scores = [each[0] for each in run(q[None], k[None], v[None], call)]
     if return_attn_probs:
-        return o[0], lse[0], None
-    return (o[0], lse[0]) if return_lse else o[0]
+        return o, lse, None, *max_scores
+    return chosen((o, lse, *max_scores), return_lse)
 
 
 def _row_indices(

@@ -32,6 +32,9 @@ plain tensors and numbers, so that a program that calls them can be traced, save
 - o (batch, query length, query heads, value dim), contiguous; lse (batch, query heads, query length), float32, or
   float64 if q is.
 
+flashmask::forward_with_max_scores takes the same and also returns max_scores, with the shape and dtype of lse: the
+largest score that each row sees, which has no gradient.
+
 flashmask::merge joins results over disjoint keys, given as lists of o and of lse; flashmask::merge_backward is its
 gradient.
 
@@ -51,6 +54,7 @@ from flashmask._torch.schemas import (
     backward_operator,
     backward_with_sinks_operator,
     forward_operator,
+    forward_with_max_scores_operator,
     snapshot_operator,
 )
 
@@ -59,6 +63,7 @@ __all__ = [
     "backward_with_sinks_operator",
     "forward",
     "forward_operator",
+    "forward_with_max_scores_operator",
     "merge_backward_operator",
     "merge_operator",
     "snapshot_operator",

@@ -13,17 +13,9 @@ def softmax_attention(
     `sinks` [heads] or [batch, heads, rows]: the score of one key more, whose value is 0. `bias` [1 | batch, heads,
     rows, columns] is added to scores that softcap has capped.
     """
-    batch, rows, heads, dim = q.shape
-    columns = k.shape[1]
-    k, v = (t.repeat_interleave(heads // t.shape[2], dim=2) for t in (k, v))
-    scores = torch.einsum("bihd,bjhd->bhij", q, k) * (dim**-0.5 if scale is None else scale)
-    if softcap is not None:
-        scores = softcap * torch.tanh(scores / softcap)
-    if bias is not None:
-        scores = scores + bias.to(scores.dtype)
-    if visible is not None:
-        visible = visible.repeat_interleave(heads // visible.shape[1], dim=1).expand(batch, heads, rows, columns)
-        scores = scores.masked_fill(~visible, -torch.inf)
+    batch, rows, heads, _ = q.shape
+    scores = scores_of(q, k, visible, scale, softcap, bias)
+    v = v.repeat_interleave(heads // v.shape[2], dim=2)
     if sinks is not None:
         of_rows = sinks[:, None].expand(batch, heads, rows) if sinks.ndim == 1 else sinks
         scores = torch.cat([scores, of_rows[..., None]], dim=-1)
@@ -35,6 +27,21 @@ def softmax_attention(
         p = p * kept * keep_scale
     lse = lse.masked_fill(empty[..., 0], -torch.inf)
     return torch.einsum("bhij,bjhd->bihd", p, v), lse
+
+
+def scores_of(q, k, visible=None, scale=None, softcap=None, bias=None):
+    """The scores of softmax_attention() [batch, heads, rows, columns], -inf where hidden."""
+    batch, rows, heads, dim = q.shape
+    k = k.repeat_interleave(heads // k.shape[2], dim=2)
+    scores = torch.einsum("bihd,bjhd->bhij", q, k) * (dim**-0.5 if scale is None else scale)
+    if softcap is not None:
+        scores = softcap * torch.tanh(scores / softcap)
+    if bias is not None:
+        scores = scores + bias.to(scores.dtype)
+    if visible is None:
+        return scores
+    visible = visible.repeat_interleave(heads // visible.shape[1], dim=1).expand(batch, heads, rows, k.shape[1])
+    return scores.masked_fill(~visible, -torch.inf)
 
 
 def value_and_gradients(compute, inputs, grad_o, grad_lse, dtype):

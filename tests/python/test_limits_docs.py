@@ -99,9 +99,6 @@ FLEX_REFUSALS = {
     "flashmask computes a factor of either token, a softcap, a bias without the score, and -inf": flex_call(
         score_mod=lambda s, b, h, i, j: s * s
     ),
-    "return_aux asks for max_scores, which flashmask does not keep; ask for lse": flex_call(
-        return_aux=SimpleNamespace(lse=True, max_scores=True)
-    ),
     "kernel_options has 'BLOCKS', which FlexAttention does not know": flex_call(kernel_options={"BLOCKS": 1}),
     "score_mod adds a bias of each pair that it computes, 2.0 GiB for these sizes": flex_call(
         8192, score_mod=lambda s, b, h, i, j: s + torch.sqrt(i * j + h)
@@ -135,7 +132,7 @@ def test_flex_attention(sentence):
 
 def test_flex_attention_in_the_limits():
     quoted = [line.split("|")[2].strip() for line in PAGE.splitlines() if line.startswith("| `flex_attention`")]
-    assert len(quoted) == 5 and {each.strip('"') for each in quoted} <= set(FLEX_REFUSALS)
+    assert len(quoted) == 4 and {each.strip('"') for each in quoted} <= set(FLEX_REFUSALS)
 
 
 def test_fp8():
@@ -180,17 +177,27 @@ def test_onnx_by_the_older_exporter(capfd):
     assert_said("ONNX export failed on an operator with unrecognized namespace flashmask::forward", str(error.value))
 
 
+def test_the_largest_scores_on_a_gpu():
+    from flashmask._torch.cuda import forward_with_max_scores_cuda
+
+    with pytest.raises(NotImplementedError) as error:
+        forward_with_max_scores_cuda(SimpleNamespace(device="cuda:0"), None, None, None)
+    sentence = "the largest score of each row was asked for on cuda:0, and no kernel for GPUs has it"
+    assert_said(sentence, str(error.value))
+    assert f'"{sentence}"' in FLEX
+
+
 def test_gpus_of_others(monkeypatch):
     """No such GPU is here: a PyTorch that says that it is AMD's, and the refusal of the operators' other devices."""
     program = """import torch; torch.version.hip = "6.4"
-from flashmask._torch.cuda import backward_cuda, forward_cuda
-for call in (forward_cuda, backward_cuda):
+from flashmask._torch.cuda import backward_cuda, forward_cuda, forward_with_max_scores_cuda
+for call in (forward_cuda, forward_with_max_scores_cuda, backward_cuda):
     try:
         call(*[torch.zeros(1, 8, 2, 8)] * 3, None)
     except NotImplementedError as error:
         print(error)"""
     said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
-    assert said.splitlines() == [said.splitlines()[0]] * 2
+    assert said.splitlines() == [said.splitlines()[0]] * 3
     assert_said("flashmask has kernels for NVIDIA's GPUs, and this PyTorch is for AMD's", said)
     from flashmask._torch import operators
 

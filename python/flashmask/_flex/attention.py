@@ -77,12 +77,13 @@ def flex_attention(
         enable_gqa: lets Hq be a multiple of Hkv; functions get the query head.
         return_lse: return (o, lse).
         kernel_options: tuning of FlexAttention's kernels; its names are accepted and change nothing.
-        return_aux: an AuxRequest(lse=...): return (o, AuxOutput).
+        return_aux: an AuxRequest(lse=..., max_scores=...): return (o, AuxOutput); max_scores on a CPU only.
 
     Returns:
         o (B, Hq, Q, Dv) in the dtype of query, a view of memory (B, Q, Hq, Dv); lse (B, Hq, Q), the natural logarithm
-        of each row's sum, float32 or float64, differentiable. A row that sees nothing gets 0 and -inf. Dong et al. 2024
-        (FlexAttention).
+        of each row's sum, float32 or float64, differentiable; max_scores, of the same shape and dtype, the largest
+        score of each row behind score_mod, which has no gradient. A row that sees nothing gets 0 and -inf. Dong et al.
+        2024 (FlexAttention).
 
     Raises:
         NotImplementedError: no argument of attention() computes the score_mod, or it adds a bias of more than 1 GiB
@@ -91,6 +92,7 @@ def flex_attention(
     """
     check_call(query, key, value, block_mask, enable_gqa, return_lse, kernel_options, return_aux)
     with_lse = return_lse or (return_aux is not None and return_aux.lse)
+    with_max_scores = return_aux is not None and return_aux.max_scores
     batch = query.shape[0]
     if key.shape[0] != batch:
         key, value = key.expand(batch, -1, -1, -1), value.expand(batch, -1, -1, -1)
@@ -99,13 +101,14 @@ def flex_attention(
     if score_mod is None and (
         isinstance(block_mask, (Mask, RowIndices)) or block_mask is None or is_tensor(block_mask)
     ):
-        o, lse = attention(query, key, value, block_mask, layout="bhsd", scale=scale, return_lse=True)
+        wanted: dict[str, Any] = {"layout": "bhsd", "return_lse": True, "return_max_scores": with_max_scores}
+        o, lse, *max_scores = attention(query, key, value, block_mask, scale=scale, **wanted)
     else:
         from flashmask._flex.with_functions import with_functions
 
-        o, lse = with_functions(query, key, value, score_mod, block_mask, scale, with_lse)
+        o, lse, *max_scores = with_functions(query, key, value, score_mod, block_mask, scale, with_lse, with_max_scores)
     if return_aux is not None:
         from torch.nn.attention.flex_attention import AuxOutput
 
-        return o, AuxOutput(lse=lse if with_lse else None)
+        return o, AuxOutput(lse=lse if with_lse else None, max_scores=max_scores[0] if max_scores else None)
     return (o, lse) if return_lse else o

@@ -45,14 +45,11 @@ def check_call(
     _check_alike(query, key, value)
     _check_heads(query, key, enable_gqa)
     _check_batch(query, key, block_mask)
-    if return_aux is not None:
-        if return_lse:
-            raise ValueError(
-                "Cannot specify both return_lse and return_aux. "
-                "return_lse is deprecated, please use return_aux=AuxRequest(lse=True) instead."
-            )
-        if return_aux.max_scores:
-            raise NotImplementedError("return_aux asks for max_scores, which flashmask does not keep; ask for lse")
+    if return_aux is not None and return_lse:
+        raise ValueError(
+            "Cannot specify both return_lse and return_aux. "
+            "return_lse is deprecated, please use return_aux=AuxRequest(lse=True) instead."
+        )
     for name in kernel_options or ():
         if name.removeprefix("fwd_").removeprefix("bwd_") not in KERNEL_OPTIONS:
             raise ValueError(f"kernel_options has {name!r}, which FlexAttention does not know")

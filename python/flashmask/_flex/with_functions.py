@@ -30,12 +30,24 @@ _LARGEST_KEPT = 1 << 22  # elements of a bias
 
 @breaks_graph
 def with_functions(
-    q: Tensor, k: Tensor, v: Tensor, score_mod: ScoreMod | None, block_mask: Any, scale: float | None, with_lse: bool
-) -> tuple[Tensor, Tensor]:
-    """Returns o and lse of tensors (batch, heads, tokens, dim); lse lacks biases of rows unless `with_lse`."""
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    score_mod: ScoreMod | None,
+    block_mask: Any,
+    scale: float | None,
+    with_lse: bool,
+    with_max_scores: bool,
+) -> tuple[Tensor, ...]:
+    """Returns o, lse and perhaps the largest scores of rows of tensors (batch, heads, tokens, dim).
+
+    lse lacks biases of rows unless `with_lse`.
+    """
+    wanted: dict[str, Any] = {"layout": "bhsd", "return_lse": True, "return_max_scores": with_max_scores}
     mask = _mask_of_blocks(block_mask, (q.shape[0], q.shape[1], q.shape[2], k.shape[2]))
     if score_mod is None:
-        return attention(q, k, v, mask, layout="bhsd", scale=scale, return_lse=True)
+        o, lse, *max_scores = attention(q, k, v, mask, scale=scale, **wanted)
+        return o, lse, *max_scores
     said = (score_mod, q.shape[0], q.shape[1], q.shape[2], k.shape[1], k.shape[2], q.device, q.dtype)
     recipe, space, arguments = made_once("arguments", score_mod, said, lambda: _read(score_mod, q, k), _may_be_kept)
     if recipe.masks and 0 not in space.sizes:
@@ -47,11 +59,12 @@ def with_functions(
     scale = (1.0 / math.sqrt(q.shape[3]) if scale is None else scale) * recipe.scale
     if scale == 0:
         q, scale = q * 0.0, 1.0
-    arguments = {"scale": scale, "softcap": recipe.softcap, "layout": "bhsd", "return_lse": True} | arguments
-    o, lse = attention(q, k, v, mask, **arguments)
+    arguments = {"scale": scale, "softcap": recipe.softcap} | wanted | arguments
+    o, lse, *max_scores = attention(q, k, v, mask, **arguments)
     for bias in recipe.rows:
         o, lse = _with_bias_of_rows(o, lse, bias, with_lse)
-    return o, lse
+        max_scores = [_biased(each, bias).detach() for each in max_scores]
+    return o, lse, *max_scores
 
 
 def _read(score_mod: ScoreMod, q: Tensor, k: Tensor) -> tuple[Recipe, Space, dict[str, Any]]:
@@ -87,12 +100,16 @@ def _recipe(score_mod: ScoreMod, space: Space, dtype: torch.dtype, grouped: bool
 
 def _with_bias_of_rows(o: Tensor, lse: Tensor, bias: Any, with_lse: bool) -> tuple[Tensor, Tensor]:
     """Adds a bias of whole rows, which changes no probability: to lse. -inf hides its rows."""
-    if not isinstance(bias, Symbol):
-        return o, lse + bias
-    row = lines(bias, 2)
-    if row.is_floating_point():
-        o = o.masked_fill(row == -math.inf, 0.0)
-    return o, lse + row[..., 0].to(lse.dtype) if with_lse else lse
+    if isinstance(bias, Symbol):
+        row = lines(bias, 2)
+        if row.is_floating_point():
+            o = o.masked_fill(row == -math.inf, 0.0)
+    return o, _biased(lse, bias) if with_lse else lse
+
+
+def _biased(of_rows: Tensor, bias: Any) -> Tensor:
+    """Adds a bias of whole rows to lse or the largest scores."""
+    return of_rows + (lines(bias, 2)[..., 0].to(of_rows.dtype) if isinstance(bias, Symbol) else bias)
 
 
 def _mask_of_blocks(block_mask: Any, sizes: tuple[int, int, int, int]) -> Any:

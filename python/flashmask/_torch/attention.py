@@ -15,16 +15,16 @@ from flashmask._plans.call import Call
 from flashmask._plans.plan import Plan, check_booleans
 from flashmask._rows import RowIndices
 from flashmask._torch.dropout import seed_offset_of
-from flashmask._torch.operators import forward
+from flashmask._torch.operators import forward, forward_with_max_scores
 from flashmask._torch.packing import can_be_read
 from flashmask._torch.shared import for_operators
 from flashmask.scores import OPERANDS, ScoreChange
 
 
 def attention_of_tensors(
-    q: Tensor, k: Tensor, v: Tensor, mask: Any, plan: Plan | None, options: CallOptions
-) -> tuple[Tensor, Tensor]:
-    """Returns o and lse."""
+    q: Tensor, k: Tensor, v: Tensor, mask: Any, plan: Plan | None, options: CallOptions, with_max_scores: bool = False
+) -> tuple[Tensor, ...]:
+    """Returns o and lse, perhaps with the largest score of each row."""
     if not (isinstance(q, Tensor) and isinstance(k, Tensor) and isinstance(v, Tensor)):
         _refuse_types(q=q, k=k, v=v)
     if options.heads_first:
@@ -39,8 +39,9 @@ def attention_of_tensors(
         if options.invariant and isinstance(mask, RowIndices):
             documents = mask.most_documents or 0
     seed = drawn_seed(options, q.device)
-    o, lse = forward(q, k, v, call_of(options, tensor, causal=causal, seed_offset=seed, most_documents=documents))
-    return (o.transpose(1, 2) if options.heads_first else o), lse
+    call = call_of(options, tensor, causal=causal, seed_offset=seed, most_documents=documents)
+    o, *of_rows = (forward_with_max_scores if with_max_scores else forward)(q, k, v, call)
+    return (o.transpose(1, 2) if options.heads_first else o), *of_rows
 
 
 def call_of(options: CallOptions, mask: Tensor | None = None, score: ScoreChange | None = None, **others: Any) -> Call:

@@ -17,10 +17,12 @@ from flashmask._torch.schemas import (
     SCHEMA,
     Gradients,
     Outputs,
+    OutputsWithMaxScores,
     backward_operator,
     backward_with_bias_operator,
     backward_with_sinks_operator,
     forward_operator,
+    forward_with_max_scores_operator,
 )
 
 BelowAutograd = torch._C._AutoDispatchBelowAutograd
@@ -45,10 +47,7 @@ class _Attention(torch.autograd.Function):
         else:
             with BelowAutograd():
                 o, lse = forward_operator(q, k, v, *call, SCHEMA)
-        ctx.save_for_backward(q, k, v, o, lse, *tensors_of(call))
-        ctx.numbers = numbers_of(call)
-        ctx.kernels = kernels
-        ctx.set_materialize_grads(False)
+        _save(ctx, (q, k, v, o, lse), call, kernels)
         return o, lse
 
     @staticmethod
@@ -70,6 +69,42 @@ class _Attention(torch.autograd.Function):
         of_bias = gradients[-1] if with_bias else None
         of_sinks = None if call.sinks is None else gradients[3]
         return *gradients[:3], of_sinks, of_bias, None, None
+
+
+def _save(ctx: Any, tensors: tuple[Tensor, ...], call: Call, kernels: Kernels | None) -> None:
+    """Keeps what the backward reads: q, k, v, o and lse, and the call."""
+    ctx.save_for_backward(*tensors, *tensors_of(call))
+    ctx.numbers = numbers_of(call)
+    ctx.kernels = kernels
+    ctx.set_materialize_grads(False)
+
+
+class _AttentionWithMaxScores(torch.autograd.Function):
+    """Also returns the largest score of each row, which is not differentiable."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        sinks: Tensor | None,
+        bias: Tensor | None,
+        call: Call,
+    ) -> OutputsWithMaxScores:
+        with BelowAutograd():
+            o, lse, max_scores = forward_with_max_scores_operator(q, k, v, *call, SCHEMA)
+        _save(ctx, (q, k, v, o, lse), call, None)
+        ctx.mark_non_differentiable(max_scores)
+        return o, lse, max_scores
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        refuse_forward_mode()
+
+    @staticmethod
+    def backward(ctx: Any, grad_o: Tensor | None, grad_lse: Tensor | None, grad_max_scores: None) -> Any:
+        return _Attention.backward(ctx, grad_o, grad_lse)[:6]
 
 
 def _gradients(
@@ -193,6 +228,18 @@ def forward_autograd(q: Tensor, k: Tensor, v: Tensor, call: Call) -> Outputs:
         return outputs
     with BelowAutograd():
         return forward_operator(q, k, v, *call, SCHEMA)
+
+
+def forward_with_max_scores_autograd(q: Tensor, k: Tensor, v: Tensor, call: Call) -> OutputsWithMaxScores:
+    """Runs flashmask::forward_with_max_scores where autograd may have to record it."""
+    if is_differentiated(q, k, v, call.sinks, call.bias):
+        refuse_transforms()
+        outputs: OutputsWithMaxScores = _AttentionWithMaxScores.apply(  # type: ignore[no-untyped-call]
+            q, k, v, call.sinks, call.bias, call
+        )
+        return outputs
+    with BelowAutograd():
+        return forward_with_max_scores_operator(q, k, v, *call, SCHEMA)
 
 
 def refuse_transforms() -> None:

@@ -26,7 +26,7 @@ from flashmask._torch.plans.operands import (
     ready_bias,
     ready_sinks,
 )
-from flashmask._torch.schemas import Gradients, Outputs
+from flashmask._torch.schemas import Gradients, Outputs, OutputsWithMaxScores
 
 _CPU = torch.device("cpu")
 _threads = 0
@@ -112,6 +112,17 @@ def _sinks(sinks: Tensor | None, q: Tensor) -> tuple[Tensor | None, Sinks | None
 
 def forward_cpu(q: Tensor, k: Tensor, v: Tensor, call: Call) -> Outputs:
     """Computes o and lse."""
+    o, lse = _forward(q, k, v, call, False)
+    return o, lse
+
+
+def forward_with_max_scores_cpu(q: Tensor, k: Tensor, v: Tensor, call: Call) -> OutputsWithMaxScores:
+    """Computes o, lse and the largest score of each row."""
+    o, lse, max_scores = _forward(q, k, v, call, True)
+    return o, lse, max_scores
+
+
+def _forward(q: Tensor, k: Tensor, v: Tensor, call: Call, with_max_scores: bool) -> tuple[Tensor, ...]:
     plan = _live_plan(q, k, v, call)
     drawn = _drawn(call)
     _kept, sinks = _sinks(call.sinks, q)
@@ -124,8 +135,10 @@ def forward_cpu(q: Tensor, k: Tensor, v: Tensor, call: Call) -> Outputs:
     k, at_k = _view(k, plan)
     v, at_v = _view(v, plan)
     follow_threads()
-    plan.forward(at_q, at_k, at_v, o.data_ptr(), lse.data_ptr(), drawn, sinks, bias)
-    return o, lse
+    max_scores = torch.empty_like(lse) if with_max_scores else None
+    at_max_scores = 0 if max_scores is None else max_scores.data_ptr()
+    plan.forward(at_q, at_k, at_v, o.data_ptr(), lse.data_ptr(), drawn, sinks, bias, at_max_scores)
+    return (o, lse) if max_scores is None else (o, lse, max_scores)
 
 
 def backward_cpu(

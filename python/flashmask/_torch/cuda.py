@@ -24,7 +24,7 @@ from flashmask._torch.plans.operands import (
     ready_bias,
     ready_sinks,
 )
-from flashmask._torch.schemas import Gradients, Outputs
+from flashmask._torch.schemas import Gradients, Outputs, OutputsWithMaxScores
 
 # Kernels read 16 bytes at a time: eight elements of their dtypes.
 _ELEMENTS = 8
@@ -47,6 +47,14 @@ def forward_cuda(q: Tensor, k: Tensor, v: Tensor, call: Call) -> Outputs:
     tensors = _view(q), _view(k), _view(v_ready), o.data_ptr(), lse.data_ptr()
     plan.forward(*tensors, workspace, stream, drawn, sinks, bias)
     return _columns(o, v.shape[3]), lse
+
+
+def forward_with_max_scores_cuda(q: Tensor, k: Tensor, v: Tensor, call: Call) -> OutputsWithMaxScores:
+    """Refuses flashmask::forward_with_max_scores."""
+    raise NotImplementedError(
+        f"the largest score of each row was asked for on {q.device}, and no kernel for GPUs has it; leave out "
+        "return_max_scores, or move the tensors to the CPU"
+    )
 
 
 def backward_cuda(
@@ -157,4 +165,4 @@ def _refuse_rocm(*arguments: object) -> Any:
 
 
 if torch.version.hip:  # ROCm's devices are called cuda too
-    forward_cuda = backward_cuda = _refuse_rocm  # type: ignore[assignment]
+    forward_cuda = forward_with_max_scores_cuda = backward_cuda = _refuse_rocm  # type: ignore[assignment]

@@ -13,28 +13,36 @@ from flashmask._arguments import check_dense
 from flashmask._backends import BY_NAME
 from flashmask._info import kernels
 from flashmask._plans.call import OF_BACKWARD, Call, call_of_backward
-from flashmask._torch.autograd import BelowAutograd, backward_autograd, forward_autograd, is_differentiated, record
-from flashmask._torch.cpu import backward_cpu, forward_cpu
-from flashmask._torch.cuda import backward_cuda, forward_cuda
+from flashmask._torch.autograd import (
+    BelowAutograd,
+    backward_autograd,
+    forward_autograd,
+    forward_with_max_scores_autograd,
+    is_differentiated,
+    record,
+)
+from flashmask._torch.cpu import backward_cpu, forward_cpu, forward_with_max_scores_cpu
+from flashmask._torch.cuda import backward_cuda, forward_cuda, forward_with_max_scores_cuda
 from flashmask._torch.direct import is_recordable, kernels_of
 from flashmask._torch.flops import backward_flops, count_flops, forward_flops
 from flashmask._torch.plans.device_plan import rows_of_nothing
 from flashmask._torch.plans.device_plans import remember_plans_of
 from flashmask._torch.plans.streams import in_graph_tree
-from flashmask._torch.schemas import LIBRARY, SCHEMA, Outputs, forward_operator, snapshot_operator
-from flashmask._torch.shapes import backward_fake, forward_fake, snapshot_fake
+from flashmask._torch.schemas import (
+    LIBRARY,
+    SCHEMA,
+    Outputs,
+    OutputsWithMaxScores,
+    forward_operator,
+    forward_with_max_scores_operator,
+    snapshot_operator,
+)
+from flashmask._torch.shapes import backward_fake, forward_fake, forward_with_max_scores_fake, snapshot_fake
 
 
 def forward(q: Tensor, k: Tensor, v: Tensor, call: Call) -> Outputs:
     """Runs flashmask::forward, bypassing the dispatcher and autograd where they have nothing to do."""
-    if torch.are_deterministic_algorithms_enabled():
-        call = call._replace(deterministic=True)
-    if call.invariant:
-        _check_invariant(call)
-    if q.is_cuda:
-        call = _shared_by_layers(q, k, call)
-    elif call.cudnn == BY_NAME and q.is_cpu:
-        raise NotImplementedError('backend="cudnn" was asked for, and q is on cpu; it has kernels for NVIDIA\'s GPUs')
+    call = _checked(q, k, call)
     if torch.compiler.is_compiling():
         return forward_operator(q, k, v, *call, SCHEMA)
     kernels = kernels_of(q, k, v, call)
@@ -49,6 +57,28 @@ def forward(q: Tensor, k: Tensor, v: Tensor, call: Call) -> Outputs:
         return kernels.forward(q, k, v, call)
     with BelowAutograd():
         return forward_operator(q, k, v, *call, SCHEMA)
+
+
+def forward_with_max_scores(q: Tensor, k: Tensor, v: Tensor, call: Call) -> OutputsWithMaxScores:
+    """Runs flashmask::forward_with_max_scores."""
+    call = _checked(q, k, call)
+    if not torch.compiler.is_compiling():
+        for name, tensor in (("q", q), ("k", k), ("v", v)):
+            check_dense(name, tensor)
+    return forward_with_max_scores_operator(q, k, v, *call, SCHEMA)
+
+
+def _checked(q: Tensor, k: Tensor, call: Call) -> Call:
+    """Returns the call as operators are given it; refuses what no document has alone, and cuDNN on a CPU."""
+    if torch.are_deterministic_algorithms_enabled():
+        call = call._replace(deterministic=True)
+    if call.invariant:
+        _check_invariant(call)
+    if q.is_cuda:
+        return _shared_by_layers(q, k, call)
+    if call.cudnn == BY_NAME and q.is_cpu:
+        raise NotImplementedError('backend="cudnn" was asked for, and q is on cpu; it has kernels for NVIDIA\'s GPUs')
+    return call
 
 
 def _check_invariant(call: Call) -> None:
@@ -99,12 +129,12 @@ def cast_by_autocast(device_type: str, *tensors: Tensor) -> list[Tensor]:
     ]
 
 
-def _autocast(device_type: str) -> Any:
+def _autocast(device_type: str, operator: Callable[..., Any]) -> Any:
     excluded = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, f"Autocast{device_type.upper()}"))
 
     def forward_autocast(q: Tensor, k: Tensor, v: Tensor, *arguments: Any) -> Any:
         with torch._C._ExcludeDispatchKeyGuard(excluded):
-            return forward_operator(*cast_by_autocast(device_type, q, k, v), *arguments)
+            return operator(*cast_by_autocast(device_type, q, k, v), *arguments)
 
     return forward_autocast
 
@@ -159,8 +189,13 @@ def _register() -> None:
     torch.library.register_fake("flashmask::snapshot", snapshot_fake, lib=LIBRARY)
     LIBRARY.impl("snapshot", _snapshot, "CompositeExplicitAutograd")
     backward = backward_fake, backward_cpu, backward_cuda, backward_autograd
+    with_max_scores = (
+        *(forward_with_max_scores_fake, forward_with_max_scores_cpu),
+        *(forward_with_max_scores_cuda, forward_with_max_scores_autograd),
+    )
     for name, of_arguments, (fake, cpu, cuda, autograd) in (
         ("forward", _of_forward, (forward_fake, forward_cpu, forward_cuda, forward_autograd)),
+        ("forward_with_max_scores", _of_forward, with_max_scores),
         ("backward", _of_backward, backward),
         ("backward_with_sinks", _of_backward_with_sinks, backward),
         ("backward_with_bias", _of_backward_with_bias, backward),
@@ -170,12 +205,16 @@ def _register() -> None:
             LIBRARY.impl(name, of_arguments(kernel), key)
         LIBRARY.impl(name, _refuse_device, "CompositeExplicitAutograd")
         LIBRARY.impl(name, _refuse_vmap, "FuncTorchBatched")
-    count_flops("forward", _of_forward(forward_flops))
+    for name, operator in (
+        ("forward", forward_operator),
+        ("forward_with_max_scores", forward_with_max_scores_operator),
+    ):
+        count_flops(name, _of_forward(forward_flops))
+        for device in ("cpu", "cuda"):
+            LIBRARY.impl(name, _autocast(device, operator), f"Autocast{device.upper()}")
     count_flops("backward", _of_backward(backward_flops))
     for name in ("backward_with_sinks", "backward_with_bias"):
         count_flops(name, _of_backward_with_sinks(backward_flops))
-    LIBRARY.impl("forward", _autocast("cpu"), "AutocastCPU")
-    LIBRARY.impl("forward", _autocast("cuda"), "AutocastCUDA")
 
 
 _register()

@@ -13,6 +13,7 @@ from torch import Tensor
 from flashmask._plans.call import TYPES, Call, arguments_of_backward
 
 Outputs: TypeAlias = tuple[Tensor, Tensor]
+OutputsWithMaxScores: TypeAlias = tuple[Tensor, Tensor, Tensor]
 Gradients: TypeAlias = tuple[Tensor, ...]
 """Gradients of q, k and v, and of the sinks and the bias if asked for, in this order."""
 
@@ -48,6 +49,10 @@ _OF_BACKWARD += ", bool float32_key_gradients=False, int schema=0"
 SCHEMA = number_of(_OF_FORWARD)
 _SAVED = "Tensor grad_o, Tensor? grad_lse, Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse"
 LIBRARY.define(f"forward(Tensor q, Tensor k, Tensor v, {_OF_FORWARD}, int schema=0) -> (Tensor o, Tensor lse)")
+LIBRARY.define(
+    f"forward_with_max_scores(Tensor q, Tensor k, Tensor v, {_OF_FORWARD}, int schema=0)"
+    " -> (Tensor o, Tensor lse, Tensor max_scores)"
+)
 LIBRARY.define(f"backward({_SAVED}, {_OF_BACKWARD}) -> (Tensor dq, Tensor dk, Tensor dv)")
 LIBRARY.define(
     f"backward_with_sinks({_SAVED}, Tensor sinks, {_OF_BACKWARD}) -> (Tensor dq, Tensor dk, Tensor dv, Tensor dsinks)"
@@ -58,6 +63,9 @@ LIBRARY.define(
 )
 LIBRARY.define("snapshot(Tensor mask) -> Tensor")
 forward_operator: Callable[..., Outputs] = torch.ops.flashmask.forward.default
+forward_with_max_scores_operator: Callable[..., OutputsWithMaxScores] = (
+    torch.ops.flashmask.forward_with_max_scores.default
+)
 backward_operator: Callable[..., Gradients] = torch.ops.flashmask.backward.default
 backward_with_sinks_operator: Callable[..., Gradients] = torch.ops.flashmask.backward_with_sinks.default
 backward_with_bias_operator: Callable[..., Gradients] = torch.ops.flashmask.backward_with_bias.default

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from flashmask._plans.call import Call
 from flashmask._torch.plans.operands import key_gradient_dtype, lse_dtype
-from flashmask._torch.schemas import Gradients, Outputs
+from flashmask._torch.schemas import Gradients, Outputs, OutputsWithMaxScores
 
 
 def forward_fake(q: Tensor, k: Tensor, v: Tensor, call: Call) -> Outputs:
@@ -22,6 +22,11 @@ def forward_fake(q: Tensor, k: Tensor, v: Tensor, call: Call) -> Outputs:
             raise ValueError(f"{name} has shape {list(tensor.shape)}; expected (batch, sequence, heads, head dim)")
     batch, rows, heads, _ = q.shape
     return q.new_empty((batch, rows, heads, v.shape[3])), q.new_empty((batch, heads, rows), dtype=lse_dtype(q.dtype))
+
+
+def forward_with_max_scores_fake(q: Tensor, k: Tensor, v: Tensor, call: Call) -> OutputsWithMaxScores:
+    o, lse = forward_fake(q, k, v, call)
+    return o, lse, lse.new_empty(lse.shape)
 
 
 def check_meta(q: Tensor, **tensors: Tensor | None) -> None:

@@ -12,17 +12,21 @@ def indices(batch, heads, rows, columns):
 
 def flex_formula(q, k, v, score_mod=None, visible=None, scale=None):
     """o and lse in float64; `visible` broadcasts to (batch, heads, rows, columns)."""
-    q, k, v = (each.double() for each in (q, k, v))
-    k, v = (each.repeat_interleave(q.shape[1] // k.shape[1], 1) for each in (k, v))
-    scores = q @ k.transpose(2, 3) * (q.shape[3] ** -0.5 if scale is None else scale)
-    if score_mod is not None:
-        scores = score_mod(scores, *indices(*scores.shape))
-    if visible is not None:
-        scores = scores.masked_fill(~visible, -torch.inf)
+    scores = flex_scores(q, k, score_mod, visible, scale)
+    v = v.double().repeat_interleave(q.shape[1] // v.shape[1], 1)
     seen = (scores > -torch.inf).any(-1, keepdim=True)
     scores = torch.where(seen, scores, 0.0)
     lse = torch.where(seen[..., 0], scores.logsumexp(-1), -torch.inf)
     return torch.where(seen, scores.softmax(-1), 0.0) @ v, lse
+
+
+def flex_scores(q, k, score_mod=None, visible=None, scale=None):
+    """Changed scores [batch, heads, rows, columns] in float64, -inf where hidden."""
+    q, k = q.double(), k.double().repeat_interleave(q.shape[1] // k.shape[1], 1)
+    scores = q @ k.transpose(2, 3) * (q.shape[3] ** -0.5 if scale is None else scale)
+    if score_mod is not None:
+        scores = score_mod(scores, *indices(*scores.shape))
+    return scores if visible is None else scores.masked_fill(~visible, -torch.inf)
 
 
 def tensors(batch=2, query_heads=4, key_heads=4, rows=40, columns=40, dim=16, value_dim=None, dtype=torch.float32):

@@ -12,8 +12,8 @@ import pytest
 torch = pytest.importorskip("torch", reason="flex_attention takes tensors")
 
 import torch.nn.attention.flex_attention as flex  # noqa: E402
-from flex_oracle import flex_formula, indices, tensors  # noqa: E402
-from score_mods import SERVED, N  # noqa: E402
+from flex_oracle import flex_formula, flex_scores, indices, tensors  # noqa: E402
+from score_mods import CASES, SERVED, N  # noqa: E402
 
 import flashmask  # noqa: E402
 from flashmask import flex_attention, masks  # noqa: E402
@@ -224,6 +224,33 @@ def test_return_aux():
     held, aux = flex_attention(*qkv, return_aux=request(lse=True))
     assert isinstance(aux, output) and aux.max_scores is None and torch.equal(held, o)
     assert torch.equal(aux.lse, flex_attention(*qkv, return_lse=True)[1])
+
+
+@since("AuxRequest")
+@pytest.mark.parametrize("name", SERVED)
+def test_max_scores_are_those_behind_score_mod(name):
+    case, qkv = CASES[name], tensors()
+    change = case.make(case.captured())
+    visible = causal(*indices(1, 1, N, N))
+    request = flex.AuxRequest(lse=True, max_scores=True)
+    for mask, seen in ((None, None), (masks.causal(N, N), visible)):
+        o, aux = flex_attention(*qkv, change, mask, return_aux=request)
+        wanted = flex_scores(*qkv[:2], change, seen).amax(-1)
+        torch.testing.assert_close(aux.max_scores.double(), wanted, **CLOSE)
+        assert aux.max_scores.dtype is torch.float32 and not aux.max_scores.requires_grad
+        again, lse = flex_attention(*qkv, change, mask, return_lse=True)
+        assert torch.equal(again, o) and torch.equal(lse, aux.lse)
+
+
+@since("AuxRequest")
+def test_max_scores_of_rows_that_see_nothing():
+    def hides_some_rows(s, b, h, i, j):
+        return s + torch.where(i % 3 == 0, -torch.inf, 1.0)
+
+    for change, mask in ((hides_some_rows, None), (None, block_mask(lambda b, h, i, j: (i % 3 != 0) & (i >= j)))):
+        _, aux = flex_attention(*tensors(), change, mask, return_aux=flex.AuxRequest(max_scores=True))
+        assert torch.equal(aux.max_scores == -torch.inf, (torch.arange(N) % 3 == 0).expand(2, 4, N))
+        assert aux.lse is None
 
 
 def test_keys_of_one_sequence_serve_a_batch_beside_a_mask():
@@ -582,11 +609,6 @@ def eight(tensor):
             ),
             ValueError,
             "^Cannot specify both return_lse and return_aux",
-        ),
-        (
-            lambda q, k, v: flex_attention(q, k, v, return_aux=SimpleNamespace(lse=True, max_scores=True)),
-            NotImplementedError,
-            "^return_aux asks for max_scores, which flashmask does not keep; ask for lse$",
         ),
     ],
 )
