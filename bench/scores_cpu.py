@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cost of a softcap, ALiBi and biases on the CPU, forward and backward, as a multiple of the same call without them.
+"""Cost of a softcap, ALiBi, biases and max_scores on the CPU, both ways, as a multiple of the same call without them.
 
 float32, one thread, full, a batch of 4, 4 heads: 1,024 tokens with heads of 64 and 128, and 512 with heads of 32. Calls
 take turns; the numbers are ratios of the least CPU time of a call. "∂": the backward also computes the gradient of the
@@ -72,6 +72,7 @@ def measure(dim: int, tokens: int, rounds: int) -> None:
         leaves = [q, k, v, *(t for t in given.values() if isinstance(t, Tensor) and t.requires_grad)]
         o = flashmask.attention(q, k, v, mask, **given)
         ways["backward"][name] = partial(torch.autograd.grad, o, leaves, grad.detach(), retain_graph=True)
+    ways["forward"]["max_scores"] = partial(ways["forward"]["without"], return_max_scores=True)
     for way, calls in ways.items():
         found = least(calls, rounds)
         ratios = "".join(

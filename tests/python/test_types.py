@@ -44,6 +44,8 @@ from torch import Tensor
 def program(q: Tensor, array: ndarray[int, dtype[int]], rows: Tensor, ends: Tensor, asked: bool) -> None:
     reveal_type(attention(q, q, q, masks.causal(8, 8)))  # Tensor
     reveal_type(attention(q, q, q, layout="bhsd", return_lse=True))  # tuple[Tensor, Tensor]
+    reveal_type(attention(q, q, q, return_max_scores=True))  # tuple[Tensor, Tensor]
+    reveal_type(attention(q, q, q, return_lse=True, return_max_scores=True))  # tuple[Tensor, Tensor, Tensor]
     reveal_type(attention(array, array, array))  # ndarray[Any, dtype[Any]]
     reveal_type(attention(q, q, q, return_lse=asked))  # Any
     reveal_type(flashmask_attention(q, q, q, rows, causal=True))  # Tensor

@@ -15,9 +15,9 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from flashmask._plans.call import Call
-from flashmask._torch.cpu import backward_cpu, forward_cpu
-from flashmask._torch.cuda import backward_cuda, forward_cuda
-from flashmask._torch.schemas import Gradients, Outputs
+from flashmask._torch.cpu import backward_cpu, forward_cpu, forward_with_max_scores_cpu
+from flashmask._torch.cuda import backward_cuda, forward_cuda, forward_with_max_scores_cuda
+from flashmask._torch.schemas import Gradients, Outputs, OutputsWithMaxScores
 
 _Key: Any = torch._C.DispatchKey
 _Keys: Any = torch._C.DispatchKeySet
@@ -31,6 +31,7 @@ class Kernels(NamedTuple):
     """The kernels of a device."""
 
     forward: Callable[[Tensor, Tensor, Tensor, Call], Outputs]
+    forward_with_max_scores: Callable[[Tensor, Tensor, Tensor, Call], OutputsWithMaxScores]
     backward: Callable[..., Gradients]
     on_cpu: bool
 
@@ -59,7 +60,8 @@ _CUDA = _keys_of("CUDA", "ADInplaceOrView", "AutogradCUDA", "AutocastCUDA"), _ke
 # Keys of a thread in which nothing listens to operators, outside of inference mode and in it.
 _QUIET = _keys_of("BackendSelect", "ADInplaceOrView"), _keys_of("BackendSelect")
 _AUTOGRAD = _Key.AutogradOther  # excluded with the autograd keys of all devices, which TLS does not list one by one
-_ON_CPU, _ON_CUDA = Kernels(forward_cpu, backward_cpu, True), Kernels(forward_cuda, backward_cuda, False)
+_ON_CPU = Kernels(forward_cpu, forward_with_max_scores_cpu, backward_cpu, True)
+_ON_CUDA = Kernels(forward_cuda, forward_with_max_scores_cuda, backward_cuda, False)
 
 
 def kernels_of(q: Tensor, k: Tensor, v: Tensor, call: Call) -> Kernels | None:

@@ -62,9 +62,14 @@ def forward(q: Tensor, k: Tensor, v: Tensor, call: Call) -> Outputs:
 def forward_with_max_scores(q: Tensor, k: Tensor, v: Tensor, call: Call) -> OutputsWithMaxScores:
     """Runs flashmask::forward_with_max_scores."""
     call = _checked(q, k, call)
-    if not torch.compiler.is_compiling():
+    if torch.compiler.is_compiling():
+        return forward_with_max_scores_operator(q, k, v, *call, SCHEMA)
+    kernels = kernels_of(q, k, v, call)
+    if kernels is None:
         for name, tensor in (("q", q), ("k", k), ("v", v)):
             check_dense(name, tensor)
+    elif not is_differentiated(q, k, v, call.sinks, call.bias):
+        return kernels.forward_with_max_scores(q, k, v, call)
     return forward_with_max_scores_operator(q, k, v, *call, SCHEMA)
 
 
