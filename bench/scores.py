@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cost of softcap, ALiBi and biases on a GPU, beside the same calls without them, and others with the same scores.
+"""Cost of softcap, ALiBi, biases and max_scores on a GPU beside calls without them, and others with the same scores.
 
 2 × 8,192 tokens, 64 heads of 64, 32 of 128 or 16 of 256, bfloat16, full and causal: softcap and ALiBi beside
 FlexAttention; a bias of each score, shared by the batch, and one by distance, full, beside FlexAttention and SDPA's
@@ -65,6 +65,8 @@ def measure(dim: int, causal: bool, seconds: float, with_flex: bool) -> None:
                 of_call = {"alibi_slopes": slopes} if "alibi" in given else {}
                 call = partial(flashmask.attention, q, k, v, plan=plan, **of_call)
                 calls[f"{family}{name}"] = one_way(way, call, leaves, grad.detach())
+                if way == "forward" and name == "plain":
+                    calls[f"{family}max_scores"] = partial(call, return_max_scores=True)
         for name, attend in flex.items():
             calls[name] = one_way(way, partial(attend, *theirs), theirs, grad.detach().transpose(1, 2).contiguous())
         print_row(f"{dim} {'causal' if causal else 'full':6} {way:9}", calls, seconds)

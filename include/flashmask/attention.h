@@ -139,8 +139,8 @@ struct ForwardTensors {
   AlibiTensors alibi = {};  ///< in; given where the problem has this bias. Slopes and positions have no gradient
   BiasTensor bias = {};     ///< in; given where the problem has such a bias
   /// Out, with the shape and dtype of lse; absent where it is not wanted. The largest score that each row sees, scaled
-  /// and changed as the problem says, without sinks and before dropout; −infinity where the row sees nothing. Kernels
-  /// for GPUs do not have it.
+  /// and changed as the problem says, without sinks and before dropout; −infinity where the row sees nothing. Hopper's
+  /// kernels have it for problems without dropout and changes of scores.
   TensorView max_scores = {};
 };
 

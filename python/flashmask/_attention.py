@@ -102,7 +102,7 @@ def attention(
         scale: factor on the scores; None: 1 / sqrt(head dim).
         layout: "bshd" as above, or "bhsd": q, k, v and o are (batch, heads, sequence, head dim).
         return_lse: return (o, lse) rather than o.
-        return_max_scores: also return, last, the largest score of each row, on a CPU.
+        return_max_scores: also return, last, the largest score of each row.
         deterministic: make gradients bitwise the same in every run, as torch.use_deterministic_algorithms asks for.
             Gradients on the CPU always are, and so are o and lse on every device.
         dropout: probability with which an attention probability is dropped, in [0, 1), seeded from torch's generator;

@@ -63,7 +63,8 @@ void attend(const Mask& mask, const Problem& problem, AttentionTensors& tensors,
   const HostMask host_mask(mask, how.form);
   const HostMap map(mask, {Shape::kRows, Shape::kColumns}, MapSide::rows, how.visit,
                     static_cast<int>(problem.query_heads));
-  const ForwardTensors given = tensors.forward();
+  ForwardTensors given = tensors.forward();
+  if (KeepsMaxScores<Shape>) given.max_scores = tensors.max_scores.view();
   RowArguments rows = emulator::row_arguments(
       problem, host_mask, map, emulator::score_arguments(problem, how.place, given.sinks, given.alibi, given.bias));
   int next_item = 0;
@@ -92,7 +93,7 @@ inline std::vector<double> results(const AttentionTensors& tensors) {
 }
 
 inline void expect_accurate(const Mask& mask, const Problem& problem, const AttentionTensors& tensors,
-                            std::span<const std::int32_t> place = {}) {
+                            std::span<const std::int32_t> place = {}, bool max_scores = false) {
   const std::vector<double> q = tensors.q.values(), k = tensors.k.values(), v = tensors.v.values();
   const std::vector<double> sinks = tensors.sinks ? tensors.sinks->values() : std::vector<double>();
   const std::vector<double> dropout = dropout_factors(problem, emulator::kDropoutState, place);
@@ -114,10 +115,13 @@ inline void expect_accurate(const Mask& mask, const Problem& problem, const Atte
   check::ErrorBound bound(problem.dtype);
   bound.add(tensors.o.values(), expected.o, naive.o);
   EXPECT_LE(bound.result().ratio(), 1);
-  for (std::int64_t i = 0; i < tensors.lse.size(); ++i)
-    ASSERT_LE(check::compare_lse(problem.dtype, tensors.lse.at(i), expected.lse[static_cast<std::size_t>(i)]).ratio(),
-              1)
-        << "lse " << i;
+  const auto expect_rows = [&](const char* name, const check::HostTensor& found, const std::vector<double>& wanted) {
+    for (std::int64_t i = 0; i < found.size(); ++i)
+      ASSERT_LE(check::compare_lse(problem.dtype, found.at(i), wanted[static_cast<std::size_t>(i)]).ratio(), 1)
+          << name << " " << i;
+  };
+  expect_rows("lse", tensors.lse, expected.lse);
+  if (max_scores) expect_rows("max_scores", tensors.max_scores, expected.max_scores);
 }
 
 /// Both forms and both kinds of copies, which give the same bits.
@@ -125,7 +129,7 @@ template <class Shape>
 void expect_right(const Mask& mask, const Problem& problem, check::Sinks sinks = check::Sinks::none) {
   AttentionTensors tensors(problem, 7, sinks);
   attend<Shape>(mask, problem, tensors, {.form = MaskForm::bits, .copies = Copies::early});
-  expect_accurate(mask, problem, tensors);
+  expect_accurate(mask, problem, tensors, {}, KeepsMaxScores<Shape>);
   if (mask.lowered().form() != MaskForm::intervals) return;
   const std::vector<double> from_bits = results(tensors);
   attend<Shape>(mask, problem, tensors, {.copies = Copies::late});

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <vector>
 
 #include "emulator/forward_call.h"
@@ -83,6 +85,59 @@ TEST(EmulatedForward, IsRightAt192) {
 TEST(EmulatedForward, IsRightAt256) {
   expect_right_over_masks<Large256>();
   expect_right_over_masks<Small256>();
+}
+
+/// Scores of tile after tile of keys, which the running maxima follow in steps of more than 8 / log2(e) = 5.5 only.
+template <class Shape>
+void expect_exact_maxima() {
+  constexpr float kScoresOfTiles[] = {0, 5, 9, -300, 1000};
+  constexpr std::int64_t kTokens = 5 * 64;
+  Problem problem = problem_for<Shape>({kTokens, kTokens});
+  problem.scale = 1;
+  AttentionTensors tensors(problem, 3);
+  for (std::int64_t i = 0; i < tensors.q.size(); ++i) {
+    const bool first = i % Shape::kHeadDim == 0;
+    tensors.q.set(i, first ? 1 : 0);
+    tensors.k.set(i, first ? kScoresOfTiles[i / Shape::kHeadDim / 64] : 0);
+  }
+  attend<Maximizing<Shape>>(masks::causal(kTokens, kTokens), problem, tensors, {});
+  float largest = -INFINITY;
+  for (std::int64_t i = 0; i < kTokens; ++i) {
+    largest = std::max(largest, kScoresOfTiles[i / 64]);
+    ASSERT_NEAR(tensors.max_scores.at(i), largest, 2e-7F * largest) << "row " << i;
+  }
+}
+
+/// With sinks, and rows that see nothing; then with all that one kernel does to scores where a call asks for it.
+template <class Shape>
+void expect_largest_scores() {
+  const Mask mask = masks::causal(150, 100);
+  Problem problem = problem_for<Shape>({150, 100, 2, 1});
+  expect_right<Maximizing<Shape>>(mask, problem, check::Sinks::of_heads);
+  if constexpr (Shape::kShort) return;
+  using Changed = Maximizing<Changing<Dropping<Shape>>>;
+  problem.change = scores::softcap(2) | scores::alibi();
+  expect_right<Changed>(mask, problem);
+  problem.dropout = 0.3;
+  problem.change = scores::bias();
+  if (Shape::kTakesBias) expect_right<Changed>(mask, problem);
+}
+
+TEST(EmulatedForward, KeepsLargestScoresThatItsMaximaLagBehind) {
+  expect_exact_maxima<Of64>();
+  expect_exact_maxima<Large128>();
+}
+
+TEST(EmulatedForward, KeepsTheLargestScores) {
+  expect_largest_scores<Of64>();
+  expect_largest_scores<Short64>();
+  expect_largest_scores<Large128>();
+  expect_largest_scores<Roomy128>();
+  expect_largest_scores<Short128>();
+  expect_largest_scores<Small128>();
+  expect_largest_scores<Of192>();
+  expect_largest_scores<Large256>();
+  expect_largest_scores<Small256>();
 }
 
 TEST(EmulatedForward, VisitingEveryTileGivesTheSameBits) {

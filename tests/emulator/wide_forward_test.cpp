@@ -16,6 +16,14 @@ struct ForwardOf<WideForwardShape<T>> {
   static void run(const ForwardArguments& arguments) { wide_forward_kernel<WideForwardShape<T>>(arguments); }
 };
 
+template <class T>
+struct ForwardOf<Maximizing<WideForwardShape<T>>> {
+  using Memory = WideForwardMemory<Maximizing<WideForwardShape<T>>>;
+  static void run(const ForwardArguments& arguments) {
+    wide_forward_kernel<Maximizing<WideForwardShape<T>>>(arguments);
+  }
+};
+
 namespace {
 
 using Forward = WideForwardShape<__nv_bfloat16>;
@@ -44,6 +52,15 @@ TEST(EmulatedWideForward, GivesSinksTheirShare) {
   const Mask mask = masks::causal_document(std::vector<std::int64_t>{50, 30}, 90);
   for (const check::Sinks sinks : {check::Sinks::narrow_of_heads, check::Sinks::of_rows})
     expect_right<Forward>(mask, problem_for<Forward>({90, 90, 2, 1}, 264, 264), sinks);
+}
+
+/// With sinks, rows that see nothing, a cap, a bias and dropout.
+TEST(EmulatedWideForward, KeepsTheLargestScores) {
+  Problem problem = problem_for<Forward>({150, 100, 4, 2, 2}, 264, 264);
+  expect_right<Maximizing<Forward>>(masks::causal(150, 100), problem, check::Sinks::of_heads);
+  problem.change = scores::softcap(2) | scores::bias();
+  problem.dropout = 0.3;
+  expect_right<Maximizing<Forward>>(masks::causal(150, 100), problem);
 }
 
 TEST(EmulatedWideForward, DropsWhatTheReferenceDrops) {

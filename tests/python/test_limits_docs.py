@@ -6,13 +6,13 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import flashmask
 from flashmask import masks
+from flashmask._backends import BY_NAME
 
 torch = pytest.importorskip("torch", reason="most limits are those of PyTorch's transforms")
 
@@ -178,12 +178,14 @@ def test_onnx_by_the_older_exporter(capfd):
 
 
 def test_the_largest_scores_on_a_gpu():
+    from flashmask._plans.call import Call
     from flashmask._torch.cuda import forward_with_max_scores_cuda
 
     with pytest.raises(NotImplementedError) as error:
-        forward_with_max_scores_cuda(SimpleNamespace(device="cuda:0"), None, None, None)
-    sentence = "the largest score of each row was asked for on cuda:0, and no kernel for GPUs has it"
-    assert_said(sentence, str(error.value))
+        forward_with_max_scores_cuda(tensor(), tensor(), tensor(), Call(cudnn=BY_NAME))
+    assert_said('backend="cudnn" was asked for beside the largest score of each row', str(error.value))
+    sentence = "max_scores is given for a problem with dropout or a change of scores"
+    assert_said(sentence, (ROOT / "src" / "cuda" / "sm90" / "forward" / "forward.cpp").read_text())
     assert f'"{sentence}"' in FLEX
 
 

@@ -77,7 +77,7 @@ def flex_attention(
         enable_gqa: lets Hq be a multiple of Hkv; functions get the query head.
         return_lse: return (o, lse).
         kernel_options: tuning of FlexAttention's kernels; its names are accepted and change nothing.
-        return_aux: an AuxRequest(lse=..., max_scores=...): return (o, AuxOutput); max_scores on a CPU only.
+        return_aux: an AuxRequest(lse=..., max_scores=...): return (o, AuxOutput).
 
     Returns:
         o (B, Hq, Q, Dv) in the dtype of query, a view of memory (B, Q, Hq, Dv); lse (B, Hq, Q), the natural logarithm

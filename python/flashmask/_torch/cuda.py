@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from flashmask._abi import structs as s
-from flashmask._backends import OURS
+from flashmask._backends import BY_NAME, OURS
 from flashmask._plans.call import Call
 from flashmask._plans.live_plan import Drawn, SinkGradient, Sinks, View
 from flashmask._torch.autograd_threads import await_at_exit
@@ -33,6 +33,22 @@ _BYTES = 16
 
 def forward_cuda(q: Tensor, k: Tensor, v: Tensor, call: Call) -> Outputs:
     """Runs flashmask::forward; returns before the device is done."""
+    o, lse = _forward(q, k, v, call, False)
+    return o, lse
+
+
+def forward_with_max_scores_cuda(q: Tensor, k: Tensor, v: Tensor, call: Call) -> OutputsWithMaxScores:
+    """Runs flashmask::forward_with_max_scores by this library's kernels; returns before the device is done."""
+    if call.cudnn == BY_NAME:
+        raise NotImplementedError(
+            'backend="cudnn" was asked for beside the largest score of each row, which cudnn.flex_attention does not '
+            'return; leave out return_max_scores, or pass backend="flashmask"'
+        )
+    o, lse, max_scores = _forward(q, k, v, call._replace(cudnn=OURS), True)
+    return o, lse, max_scores
+
+
+def _forward(q: Tensor, k: Tensor, v: Tensor, call: Call, with_max_scores: bool) -> tuple[Tensor, ...]:
     plan, stream = plan_of_call(q, k, v, call)
     if isinstance(plan, CudnnPlan):
         return plan.forward(*(_ready(each, each.shape[3]) for each in (q, k, v)))
@@ -42,19 +58,14 @@ def forward_cuda(q: Tensor, k: Tensor, v: Tensor, call: Call) -> Outputs:
     batch, rows, heads, _ = q.shape
     o = torch.empty(batch, rows, heads, plan.value_dim, dtype=q.dtype, device=q.device)
     lse = torch.empty(batch, heads, rows, dtype=torch.float32, device=q.device)
+    max_scores = torch.empty_like(lse) if with_max_scores else None
     workspace = plan.workspace(s.FORWARD)
     q, k, v_ready = _ready(q, plan.head_dim), _ready(k, plan.head_dim), _ready(v, plan.value_dim)
     tensors = _view(q), _view(k), _view(v_ready), o.data_ptr(), lse.data_ptr()
-    plan.forward(*tensors, workspace, stream, drawn, sinks, bias)
-    return _columns(o, v.shape[3]), lse
-
-
-def forward_with_max_scores_cuda(q: Tensor, k: Tensor, v: Tensor, call: Call) -> OutputsWithMaxScores:
-    """Refuses flashmask::forward_with_max_scores."""
-    raise NotImplementedError(
-        f"the largest score of each row was asked for on {q.device}, and no kernel for GPUs has it; leave out "
-        "return_max_scores, or move the tensors to the CPU"
-    )
+    at_max_scores = 0 if max_scores is None else max_scores.data_ptr()
+    plan.forward(*tensors, workspace, stream, drawn, sinks, bias, at_max_scores)
+    outputs = _columns(o, v.shape[3]), lse
+    return outputs if max_scores is None else (*outputs, max_scores)
 
 
 def backward_cuda(

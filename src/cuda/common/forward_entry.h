@@ -49,7 +49,8 @@ inline void check_forward_rows(const ForwardTensors& tensors) {
 template <class Launcher>
 KernelInfo forward_info(const Architecture& architecture, MaskForm form, const std::string& tiles, Features own = {}) {
   using Shape = typename Launcher::Shape;
-  const Features features = Features{Feature::deterministic, Feature::sinks} | Launcher::kFeatures | own;
+  const Features features =
+      Features{Feature::deterministic, Feature::sinks, Feature::max_scores} | Launcher::kFeatures | own;
   return info_of<Shape>(architecture, Direction::forward, form, {Shape::kHeadDim, Shape::kValueDim}, tiles, features);
 }
 

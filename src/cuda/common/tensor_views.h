@@ -33,4 +33,8 @@ inline LseView lse_view(const Problem& problem, const BackwardTensors& tensors) 
           .query_length = static_cast<int>(problem.query_length)};
 }
 
+inline MaxScoresView max_scores_view(const TensorView& max_scores) {
+  return {static_cast<float*>(max_scores.data), max_scores.strides[0], max_scores.strides[1]};
+}
+
 }  // namespace flashmask::cuda

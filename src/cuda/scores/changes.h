@@ -28,6 +28,12 @@ concept AddsBias = requires {
   requires Shape::kBiasTensor;
 };
 
+/// Whether the kernel also writes the largest score of each row. It asks at run time whether a call drops anything.
+template <class Shape>
+concept KeepsMaxScores = requires {
+  requires Shape::kMaxScores;
+};
+
 /// Whether those who compute scores look up where in the sequence they lie, and for which head.
 template <class Shape>
 inline constexpr bool kLocatesScores = Drops<Shape> || AddsBias<Shape>;
@@ -46,6 +52,12 @@ struct Dropping : Shape {
 template <class Shape>
 struct Changing : Shape {
   static constexpr bool kScoreChanges = true;
+};
+
+/// The shape of the kernel that keeps the largest scores.
+template <class Shape>
+struct Maximizing : Shape {
+  static constexpr bool kMaxScores = true;
 };
 
 /// The shapes of the kernel that caps scores, of the one that biases them as ALiBi does, and of the one that adds a

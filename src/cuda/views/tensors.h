@@ -44,6 +44,12 @@ struct LseView {
   int query_length;
 };
 
+/// Where the largest score of each row goes, [batch, query heads, query length]; strides in elements.
+struct MaxScoresView {
+  float* data;
+  std::int64_t batch, head;
+};
+
 /// What the backward needs for each query row besides the tensors: float32 [batch, query heads, padded rows].
 struct BackwardStatistics {
   float* lse_log2;  ///< lse · log2(e); +∞ for rows that see nothing and for padding: their probabilities become 0

@@ -80,9 +80,10 @@ class DevicePlan(CompiledPlan):
         drawn: Drawn,
         sinks: Sinks | None = None,
         bias: AnyBias | None = None,
+        max_scores: int = 0,
     ) -> None:
-        """Writes o and the logsumexp (batch, heads, rows), both without gaps, at these addresses."""
-        self._run_forward(q, k, v, o, lse, _execution(workspace, stream, drawn), sinks, bias, 0)
+        """Writes o and, (batch, heads, rows), lse and max_scores (0: not wanted) without gaps at these addresses."""
+        self._run_forward(q, k, v, o, lse, _execution(workspace, stream, drawn), sinks, bias, max_scores)
 
     def backward(
         self,

@@ -10,7 +10,9 @@ struct WideForwardCode {
   using Shape = WideForwardShape<T>;
   using Memory = WideForwardMemory<Shape>;
   static constexpr Features kFeatures = kInstanceFeatures;
-  static auto kernel(const Problem&) { return wide_forward_kernel<Shape>; }
+  static auto kernel(const Problem&, bool max_scores) {
+    return max_scores ? wide_forward_kernel<Maximizing<Shape>> : wide_forward_kernel<Shape>;
+  }
   static_assert(sizeof(Memory) <= kLargeSharedBytes);
 };
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "cuda/common/tensor_views.h"
 #include "cuda/common/views.h"
 #include "cuda/views/tensors.h"
 #include "flashmask/attention.h"
@@ -13,6 +14,7 @@ struct ForwardArguments : RowArguments {
   float* lse;
   std::int64_t o_batch, o_row, o_head, lse_batch, lse_head;  // strides in elements
   int value_dim;
+  MaxScoresView max_scores;  // for kernels that keep them
 };
 
 inline ForwardArguments forward_arguments(const RowArguments& rows, const ForwardTensors& tensors) {
@@ -27,7 +29,8 @@ inline ForwardArguments forward_arguments(const RowArguments& rows, const Forwar
           tensors.o.strides[2],
           tensors.lse.strides[0],
           tensors.lse.strides[1],
-          static_cast<int>(tensors.v.shape[3])};
+          static_cast<int>(tensors.v.shape[3]),
+          max_scores_view(tensors.max_scores)};
 }
 
 }  // namespace flashmask::cuda::sm80

@@ -8,6 +8,7 @@
 #include "cuda/scores/change_scores.cuh"
 #include "cuda/scores/changes.h"
 #include "cuda/scores/dropout.cuh"
+#include "cuda/scores/largest_scores.cuh"
 #include "cuda/scores/running_softmax.cuh"
 #include "cuda/scores/tile_scores.cuh"
 #include "cuda/sm80/forward/forward_shape.cuh"
@@ -106,6 +107,7 @@ class ForwardWarp {
       for (int i = 0; i < 4 * kOutputs; ++i) o[unit][i / 4][i % 4] = 0;
     }
     softmax_.clear();
+    largest_.clear();
   }
 
   __device__ __forceinline__ void attend(Outputs& o) {
@@ -354,6 +356,7 @@ class ForwardWarp {
     typename Softmax::OfRows found, factors;
 #pragma unroll
     for (int unit = 0; unit < kUnits; ++unit) Softmax::find_maxima(s[unit], found[unit]);
+    largest_.follow(found);
     if (!__any_sync(~0U, softmax_.any_lags_behind(found, arguments_.score.scale_log2))) return;
     softmax_.raise(found, factors, arguments_.score.scale_log2);
     rescale(o, factors);
@@ -380,6 +383,10 @@ class ForwardWarp {
   }
 
   __device__ __forceinline__ void find_dropped_scores(Dropped& dropped, int tile) const {
+    if constexpr (KeepsMaxScores<Shape>) {
+      dropped = {};
+      if (!arguments_.score.dropout.drops()) return;
+    }
     const int first_row = first_row_of_tile() + warp_row(), first_column = tile * Shape::kColumns;
     if constexpr (kStoresSeed)
       find_dropped(dropped, arguments_.score.dropout, shared_.seed, first_row, first_column);
@@ -417,6 +424,8 @@ class ForwardWarp {
       store_rows(reinterpret_cast<float(&)[4 * kOutputs]>(o[unit]), factor, out, arguments_.o_row, first,
                  arguments_.query_length, arguments_.value_dim);
     }
+    largest_.store(arguments_.max_scores, tile.batch, tile.head, first_row_of_tile() + warp_row(),
+                   arguments_.query_length, arguments_.score.scale_log2 * kLn2);
   }
 
   static __device__ __forceinline__ unsigned warp() { return thread_index() / 32; }
@@ -429,6 +438,7 @@ class ForwardWarp {
   std::uint32_t read_;  // where in the ring the buffer that the next step reads begins
   std::uint32_t q_[kUnits][kHeld < kPanels ? kHeld + 1 : kHeld][4];  // held panels, then one that is not
   Softmax softmax_;
+  LargestScoresOf<Shape, kUnits> largest_;
 };
 
 /// A block takes one item. With tiles for short rows, where a launch has a counter of items, it takes items until none

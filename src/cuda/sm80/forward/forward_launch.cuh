@@ -22,11 +22,15 @@ struct ForwardCode {
                                         : Shape::kTakesBias ? kInstanceFeatures
                                                             : kWithoutTensors;
   using Memory = ForwardMemory<Shape>;
-  static auto kernel([[maybe_unused]] const Problem& problem) {
-    if constexpr (kHasInstances)
-      return with_instance<Shape>(problem, [](auto name) { return forward_kernel<typename decltype(name)::Shape>; });
-    else
-      return forward_kernel<Shape>;
+  /// max_scores: whether the call wants them. One kernel keeps those of plain scores; a second also changes scores and
+  /// drops probabilities, where a call asks for it.
+  static auto kernel([[maybe_unused]] const Problem& problem, bool max_scores) {
+    if constexpr (kHasInstances) {
+      if (max_scores && !has_plain_scores(problem)) return forward_kernel<Maximizing<Changing<Dropping<Shape>>>>;
+      if (!max_scores)
+        return with_instance<Shape>(problem, [](auto name) { return forward_kernel<typename decltype(name)::Shape>; });
+    }
+    return max_scores ? forward_kernel<Maximizing<Shape>> : forward_kernel<Shape>;
   }
 };
 
@@ -57,7 +61,7 @@ void launch_forward(const Plan& plan, const ForwardTensors& tensors, const Kerne
   rows.section_heads = heads_in_section(plan.problem(), static_cast<std::int64_t>(facts.cache_bytes / 10 * 3));
   rows.choice = choice;
   if (rows.items == 0) return;
-  const auto kernel = Code::kernel(plan.problem());
+  const auto kernel = Code::kernel(plan.problem(), tensors.max_scores.present());
   divide_memory<typename Code::Memory>("forward", kernel, Shape::kBlocks, plan.problem());
   const int blocks = next_item == nullptr ? rows.items : std::min(rows.items, facts.multiprocessors * Shape::kBlocks);
   launch<typename Code::Memory>("forward", kernel, blocks, Shape::kThreads, static_cast<cudaStream_t>(execution.stream),

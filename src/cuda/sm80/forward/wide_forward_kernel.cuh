@@ -6,6 +6,7 @@
 #include "cuda/common/row_tile.cuh"
 #include "cuda/scores/change_scores.cuh"
 #include "cuda/scores/dropout.cuh"
+#include "cuda/scores/largest_scores.cuh"
 #include "cuda/scores/running_softmax.cuh"
 #include "cuda/scores/tile_scores.cuh"
 #include "cuda/sm80/common/tile_steps.cuh"
@@ -55,6 +56,7 @@ class WideForwardBlock {
     __syncthreads();
     Sums o = {};
     softmax_.clear();
+    largest_.clear();
     if (shared_.steps[0].exists()) attend(o);
     finish_rows(o);
   }
@@ -187,6 +189,7 @@ class WideForwardBlock {
       for (int i = 1; i < Shape::kSharers; ++i) maximum = fmaxf(maximum, shared_.of_sharers[i][row]);
       found[unit][half] = maximum;
     });
+    largest_.follow(found);
     if (!__any_sync(~0U, softmax_.any_lags_behind(found, arguments_.score.scale_log2))) return;
     softmax_.raise(found, factors, arguments_.score.scale_log2);
     rescale(o, factors);
@@ -209,6 +212,9 @@ class WideForwardBlock {
       factors[unit][half] = finished.factor * arguments_.score.dropout.scale;
       if (Products::sharer() == 0 && lane_index() % 4 == 0 && at < arguments_.query_length) lse[at] = finished.lse();
     });
+    if (Products::sharer() == 0)
+      largest_.store(arguments_.max_scores, tile.batch, tile.head, first_row() + Products::own_outer(),
+                     arguments_.query_length, arguments_.score.scale_log2 * kLn2);
     T* const out = static_cast<T*>(arguments_.o) + tile.batch * arguments_.o_batch + tile.head * arguments_.o_head;
     Products::store(o, factors, out, arguments_.o_row, first_row(), arguments_.query_length, arguments_.value_dim);
   }
@@ -217,6 +223,7 @@ class WideForwardBlock {
   const ForwardArguments& arguments_;
   Products products_;
   Softmax softmax_;
+  LargestScoresOf<Shape, kUnits> largest_;
 };
 
 template <class Shape>

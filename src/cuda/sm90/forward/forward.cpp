@@ -5,12 +5,14 @@
 #include <type_traits>
 
 #include "cuda/common/forward_entry.h"
+#include "cuda/common/tensor_views.h"
 #include "cuda/common/views.h"
 #include "cuda/runtime/device.h"
 #include "cuda/sm90/architecture.h"
 #include "cuda/sm90/forward/forward_shape.h"
 #include "cuda/sm90/instances.h"
 #include "cuda/sm90/instructions/tensor_map.h"
+#include "flashmask/error.h"
 #include "plan/plan_choice.h"
 
 namespace flashmask::cuda::sm90 {
@@ -30,6 +32,7 @@ ForwardArguments arguments_of(const Plan& plan, const DeviceMap& map, const Forw
   arguments.lse_head = tensors.lse.strides[1];
   arguments.value_dim = static_cast<int>(plan.problem().value_dim);
   arguments.softcap = softcap_arguments(plan.problem());
+  arguments.max_scores = max_scores_view(tensors.max_scores);
   return arguments;
 }
 
@@ -41,6 +44,14 @@ void attend(const ForwardArguments& arguments, const ForwardTensors& tensors, cu
                          make_tensor_map("forward: o", tensors.o, Shape::kRows / Shape::kConsumerWarps),
                          make_tensor_map("forward: o", tensors.o, 1)};
   launch_forward<Shape>(arguments, maps, std::min(arguments.items, multiprocessors() * Shape::kBlocks), stream);
+}
+
+/// Refuses the largest scores where a call also changes or drops some: each of Hopper's kernels does one thing.
+void check_plain(const Plan& plan) {
+  if (has_plain_scores(plan.problem())) return;
+  throw Error(Status::unsupported,
+              "forward: max_scores is given for a problem with dropout or a change of scores, and " +
+                  plan.kernel(Direction::forward).name + " does one of these at a time; take a kernel of sm80");
 }
 
 /// What the entries of common/forward_entry.h launch.
@@ -57,9 +68,13 @@ struct ForwardLauncher {
                      const DeviceMap& map, int* next_item, const TileChoice& choice) {
     ForwardArguments arguments = arguments_of(plan, map, tensors, execution, next_item);
     arguments.choice = choice;
-    Kernels::with_one_for(plan.problem(), [&](auto name) {
-      attend<typename decltype(name)::Shape>(arguments, tensors, static_cast<cudaStream_t>(execution.stream));
-    });
+    const auto stream = static_cast<cudaStream_t>(execution.stream);
+    if (tensors.max_scores.present()) {
+      check_plain(plan);
+      return attend<MaximizingForward<Shape>>(arguments, tensors, stream);
+    }
+    Kernels::with_one_for(plan.problem(),
+                          [&](auto name) { attend<typename decltype(name)::Shape>(arguments, tensors, stream); });
   }
 };
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cuda/common/store_rows.cuh"
+#include "cuda/scores/largest_scores.cuh"
 #include "cuda/scores/running_softmax.cuh"
 #include "cuda/scores/softcap.cuh"
 #include "cuda/sm90/forward/forward_shape.h"
@@ -57,6 +58,7 @@ class ForwardConsumer : RowConsumer<Shape> {
 #pragma unroll
     for (int i = 0; i < kOutputs; ++i) o[i] = 0;
     softmax_.clear();
+    largest_.clear();
 #pragma unroll
     for (int row = 0; row < 2; ++row)
       if (rows.first + row_ + 8 * row >= rows.end) softmax_.leave_out(0, row);
@@ -320,6 +322,7 @@ class ForwardConsumer : RowConsumer<Shape> {
   __device__ __forceinline__ bool raise_maxima(const float (&s)[kScores], OfRows& factors) {
     OfRows found;
     Softmax::find_maxima(as_unit(s)[0], found[0]);
+    largest_.follow(found);
     const bool grew = softmax_.any_lags_behind(found, arguments_.score.scale_log2);
     unsettled_ = grew || fminf(fmaxf(found[0][0], softmax_.maximum(0, 0)),
                                fmaxf(found[0][1], softmax_.maximum(0, 1))) == -INFINITY;
@@ -343,6 +346,8 @@ class ForwardConsumer : RowConsumer<Shape> {
         rows[row].add_sink_of<T>(arguments_.score.sinks, tile.batch, tile.head, first + row_ + 8 * row, end);
     }
     if (lane() % 4 == 0) store_lse(work, rows);
+    largest_.store(arguments_.max_scores, tile.batch, tile.head, first + row_ - lane() / 4, end,
+                   arguments_.score.scale_log2 * kLn2);
     const float factor[2] = {rows[0].factor, rows[1].factor};
     if (Shape::kStagesResult && work.tiles() > 0) {
       named_barrier(1 + 2 * Shape::kGroups + group_, 128);  // the whole group has read its rows
@@ -386,6 +391,7 @@ class ForwardConsumer : RowConsumer<Shape> {
   int tiles_to_look_;        // tiles left before the group asks whether its maxima are settled
   RowNumbers<1> row_marks_;  // for kernels that bias scores
   bool unsettled_;           // a maximum of the thread rose in the last tile, or is still −∞
+  [[no_unique_address]] LargestScoresOf<Shape, 1> largest_;  // behind all others, as most kernels have none
 };
 
 }  // namespace flashmask::cuda::sm90

@@ -9,6 +9,7 @@
 
 #include "cuda/scores/changes.h"
 #include "cuda/views/rows.h"
+#include "cuda/views/tensors.h"
 #include "flashmask/mask_shape.h"
 
 namespace flashmask::cuda::sm90 {
@@ -19,6 +20,7 @@ struct ForwardArguments : RowArguments {
   std::int64_t o_batch, o_row, o_head, lse_batch, lse_head;  // strides in elements
   int value_dim;
   SoftcapArguments softcap;  // for kernels that cap scores
+  MaxScoresView max_scores;  // for kernels that keep them
 };
 
 /// How the tiles of a row tile follow each other. overlapping: one tile's products run during the next tile's softmax.
@@ -66,6 +68,12 @@ struct ForwardInstance : Instance<Shape> {
                                                                       : 64;
 };
 
+/// The shape of the same kernel that also keeps the largest scores: it must look at all of them.
+template <class Shape>
+struct MaximizingForward : Maximizing<Shape> {
+  static constexpr bool kSettles = false;
+};
+
 // The larger tiles of each head dim, and their instances that drop or change scores. Ping-pong pays where exponentials
 // take as long as products. The numbers of registers are what ptxas needs to avoid spills, builders included.
 
@@ -108,7 +116,7 @@ struct ForwardMaps {
 };
 
 /// Launches a shape's kernel. Those of plain scores are compiled in forward.cu, the instances in forward_dropping.cu,
-/// forward_capping.cu, forward_biasing.cu and forward_adding.cu.
+/// forward_capping.cu, forward_biasing.cu, forward_adding.cu and forward_maximizing.cu.
 template <class Shape>
 void launch_forward(const ForwardArguments& arguments, const ForwardMaps& maps, int blocks, cudaStream_t stream);
 
