@@ -14,16 +14,11 @@
 #include "flashmask/executor.h"
 #include "flashmask/export.h"
 #include "flashmask/interval_mask.h"
+#include "flashmask/mask_shape.h"
 
 namespace flashmask {
 
 class BlockMap;
-
-/// The exact form that a mask was lowered to; also the predicate of a kernel that reads partial tiles of that form.
-enum class MaskForm : std::uint8_t {
-  intervals,  ///< at most two masked row ranges per column
-  bits,       ///< one bit per score, in partial cells only
-};
 
 /// The exact form that schedules and kernels read, and why it is that form. A moved-from one has no form: only assign
 /// to it or destroy it.

@@ -17,4 +17,10 @@ struct MaskShape {
   friend bool operator==(const MaskShape&, const MaskShape&) = default;
 };
 
+/// The exact form that a mask was lowered to; also the predicate of a kernel that reads partial tiles of that form.
+enum class MaskForm : std::uint8_t {
+  intervals,  ///< at most two masked row ranges per column
+  bits,       ///< one bit per score, in partial cells only
+};
+
 }  // namespace flashmask

@@ -7,12 +7,11 @@
 #include <initializer_list>
 #include <string>
 
+#include "flashmask/dtype.h"
 #include "flashmask/export.h"
 #include "flashmask/language_standard.h"
 
 namespace flashmask {
-
-enum class DType : std::uint8_t { f32 = 0, bf16 = 1, f16 = 2 };
 
 enum class DeviceType : std::uint8_t { cpu = 0, cuda = 1 };
 

@@ -11,40 +11,15 @@
 #include "base/units.h"
 #include "flashmask/device_plan.h"
 #include "flashmask/tile.h"
+#include "plan/device_arrays.h"
 
 namespace flashmask {
-
-/// The kinds of 32 neighbouring cells in a row of cells.
-struct alignas(16) CellEntry {
-  std::uint32_t stored;  ///< bit i: the words of cell i are stored
-  std::uint32_t full;    ///< bit i: cell i is visible throughout; set in neither: masked
-  std::uint32_t first;   ///< number of the first stored cell; the others follow it
-  std::uint32_t unused;
-};
-
-/// A mask as bits: cells of 64 × 64 scores, read through cuda/common/bit_cells.cuh.
-struct DeviceBits {
-  static constexpr int kCellWords = 256;  ///< 64 × 64 bits by rows, then the same bits by columns
-  /// Cells after the stored ones, shared by all cells that are masked throughout, visible throughout, or visible
-  /// throughout in the last column of cells, where everything past the end is masked.
-  enum Shared : std::uint32_t { kSkipped, kFull, kFullAtEnd, kShared };
-
-  const std::uint32_t* words;  ///< [stored + kShared, kCellWords]
-  const CellEntry* index;  ///< [batch, heads, rows of cells, ⌈columns of cells / 32⌉]; nullptr: all cells are stored
-  std::uint32_t stored;
-};
 
 /// The mask as GPU kernels read it, in device memory: in one of the two forms; the other one is null.
 struct DeviceMask {
   MaskShape shape;
   const std::int32_t* intervals[4];  ///< [batch, heads, columns]: first begin, first end, second begin, second end
   DeviceBits bits;
-};
-
-/// Between which column tiles each row tile of a map is visited, in any batch entry and head; in device memory.
-struct DeviceRowSpans {
-  const std::int32_t* from = nullptr;   ///< the first column tile that visits this row tile or a later one
-  const std::int32_t* until = nullptr;  ///< the end of those that visit this row tile or an earlier one
 };
 
 /// Whether the lists of a map run along rows of tiles or along columns of tiles.
@@ -69,16 +44,6 @@ struct DeviceMap {
   const std::uint32_t* squares = nullptr;  ///< for a map in squares (cuda/plan/map_squares.h); null: it is flat
   const std::uint32_t* visited = nullptr;  ///< number of visited tiles, if counted; the host does not wait to read it
   DeviceRowSpans spans = {};               ///< null if not requested, or without rows
-};
-
-/// The units of one axis (base/units.h), in device memory.
-struct DeviceUnits {
-  const Unit* units = nullptr;    ///< [batch of the mask, units of an entry]; nullptr: a token's place is its number
-  std::int32_t entry_stride = 0;  ///< units of an entry, or 0 if batch entries share them
-  std::int32_t size = 1;          ///< places of a unit
-  std::int32_t tokens = 0;        ///< of the axis
-  /// [1]: units of the entry that has most, where those behind them are empty and hold no work; nullptr: all may.
-  const std::int32_t* used = nullptr;
 };
 
 /// The plan as GPU kernels read it.

@@ -60,7 +60,7 @@ bool says_where(const SquareMap& map) {
   std::vector<std::uint32_t> bits(strips, 0);
   for (std::size_t i = 0; i < strips * words; ++i)
     if (map.numbers[i] != MapSquares::kSkipped)
-      bits[i / words] |= 1U << (i % words >> MapSquares::occupied_shift(static_cast<int>(words)));
+      bits[i / words] |= 1U << (i % words >> cuda::occupied_shift(static_cast<int>(words)));
   return std::equal(bits.begin(), bits.end(), map.numbers.end() - static_cast<std::ptrdiff_t>(strips));
 }
 

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "cuda/common/bias_gradient.h"
+
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -5,9 +5,9 @@
 #include <span>
 #include <vector>
 
-#include "cuda/common/row_arguments.h"
-#include "cuda/scores/score_arguments.h"
+#include "cuda/common/views.h"
 #include "cuda/tile_words.h"
+#include "cuda/views/scores.h"
 #include "flashmask/mask.h"
 #include "flashmask/schedule.h"
 #include "plan/device_plan.h"

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "cuda/views/tensors.h"
 #include "flashmask/problem.h"
 
 /// How the kernels of one backward share the caller's memory.
@@ -15,12 +16,6 @@ constexpr std::int64_t kPaddedRows = 128;
 
 /// Rows whose contributions to the gradient of a sink one block adds up.
 constexpr std::int64_t kSinkRows = 4096;
-
-/// Rows, and columns, of the tiles in which the gradient of a bias is summed.
-constexpr std::int64_t kBiasTile = 128;
-
-/// Returns how many of these tiles so many tokens take.
-constexpr std::int64_t bias_tiles(std::int64_t tokens) { return (tokens + kBiasTile - 1) / kBiasTile; }
 
 /// Returns how many the scores of a batch entry take, over all query heads.
 constexpr std::int64_t bias_tiles(const Problem& problem) {
@@ -37,13 +32,6 @@ constexpr std::int64_t bias_parts(const Problem& problem) {
              ? std::min(kBlocks / tiles, problem.batch)
              : 1;
 }
-
-/// What the backward needs for each query row besides the tensors: float32 [batch, query heads, padded rows].
-struct BackwardStatistics {
-  float* lse_log2;  ///< lse · log2(e); +∞ for rows that see nothing and for padding: their probabilities become 0
-  float* dot;       ///< Σ o · grad_o − grad_lse; 0 for those rows
-  std::int64_t padded;  ///< rows per head, padding included
-};
 
 struct BackwardWorkspace {
   int* counters;  ///< zeroed before the first launch over key tiles: work items of each launch, row tiles, bundles

@@ -4,6 +4,7 @@
 
 #include "cuda/common/bias_gradient.h"
 #include "cuda/common/bias_gradient_kernel.cuh"
+#include "cuda/common/kernel_entry.h"
 #include "cuda/common/launch.cuh"
 #include "cuda/runtime/status.h"
 #include "plan/plan_choice.h"

@@ -2,11 +2,49 @@
 #pragma once
 
 #include "cuda/common/backward_workspace.h"
-#include "flashmask/attention.h"
-#include "plan/device_plan.h"
-#include "plan/kernel.h"
+#include "cuda/common/bias_gradient_arguments.h"
+#include "cuda/common/views.h"
 
 namespace flashmask::cuda {
+
+/// Makes the arguments of a launch whose map, by columns, has tiles of map_tile.
+inline BiasGradientArguments bias_gradient_arguments(const Problem& problem, const BackwardTensors& tensors,
+                                                     const BackwardStatistics& rows, float* partial,
+                                                     const TileMapView& map, TileShape map_tile, const MaskView& mask,
+                                                     const ScoreArguments& score) {
+  const TensorView& to = tensors.grad_bias;
+  const auto chunks = [](std::int64_t dims) { return static_cast<int>((dims + 63) / 64); };
+  const bool of_rows =
+      to.shape[2] == problem.query_length && (problem.query_length != 1 || problem.change.bias() == ScoreBias::tensor);
+  BiasGradientArguments made{};
+  made.q = tensor_rows(tensors.q);
+  made.k = tensor_rows(tensors.k);
+  made.v = tensor_rows(tensors.v);
+  made.grad_o = tensor_rows(tensors.grad_o);
+  made.statistics = rows;
+  made.key_length = static_cast<int>(problem.key_length);
+  made.query_heads = static_cast<int>(problem.query_heads);
+  made.head_ratio = static_cast<int>(problem.query_heads / problem.kv_heads);
+  made.score_chunks = chunks(problem.head_dim);
+  made.chunks = made.score_chunks + chunks(problem.value_dim);
+  made.row_tiles = static_cast<int>(bias_tiles(problem.query_length));
+  made.column_tiles = static_cast<int>(bias_tiles(problem.key_length));
+  made.list_batches = static_cast<int>(to.shape[0] == 1 ? problem.batch : 1);
+  made.list_heads = static_cast<int>(to.shape[1] == 1 ? problem.query_heads : 1);
+  made.lists_across = static_cast<int>(to.shape[1]);
+  made.sums = of_rows                                         ? BiasSums::tiles
+              : problem.change.bias() == ScoreBias::distances ? BiasSums::diagonals
+                                                              : BiasSums::columns;
+  made.score = score;
+  made.map = map;
+  made.map_tile = map_tile;
+  made.mask = mask;
+  made.gradient = bias_arguments(problem, {to, tensors.bias.origin}, 1);
+  made.out = to.data;
+  made.parts = made.sums == BiasSums::tiles && made.list_batches > 1 ? static_cast<int>(bias_parts(problem)) : 1;
+  made.partial = partial;
+  return made;
+}
 
 /// Computes the gradient of a bias, if a call wants it, behind the statistics of rows: on every GPU by mma.sync.
 /// map: of the plan, by columns.

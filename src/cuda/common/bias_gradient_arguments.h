@@ -1,14 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 
-#include "cuda/common/backward_workspace.h"
-#include "cuda/common/row_arguments.h"
-#include "cuda/instructions/tensor_rows.h"
-#include "cuda/scores/score_arguments.h"
-#include "flashmask/attention.h"
+#include "cuda/views/rows.h"
+#include "cuda/views/tensors.h"
+#include "flashmask/tile.h"
 
 namespace flashmask::cuda {
 
@@ -51,62 +48,7 @@ struct BiasGradientArguments {
   }
 
   /// `number`: of the place among those of all lists.
-  __device__ __forceinline__ Place place(int number, int part) const {
-    const int list = number / places();
-    number %= places();
-    const int from = list_batches * part / parts, until = list_batches * (part + 1) / parts;
-    Place found{list / lists_across + from, list % lists_across, 0, number, (until - from) * list_heads, row_tiles};
-    if (sums == BiasSums::tiles) {
-      found.row_tile = number / column_tiles;
-      found.column_tile = number % column_tiles;
-      found.tiles = 1;
-    } else if (sums == BiasSums::diagonals) {
-      const int distance = number - (column_tiles - 1);  // between tiles, row − column
-      found.row_tile = max(distance, 0);
-      found.column_tile = found.row_tile - distance;
-      found.tiles = min(row_tiles - found.row_tile, column_tiles - found.column_tile);
-    }
-    return found;
-  }
+  __device__ Place place(int number, int part) const;
 };
-
-/// Makes the arguments of a launch whose map, by columns, has tiles of map_tile.
-inline BiasGradientArguments bias_gradient_arguments(const Problem& problem, const BackwardTensors& tensors,
-                                                     const BackwardStatistics& rows, float* partial,
-                                                     const TileMapView& map, TileShape map_tile, const MaskView& mask,
-                                                     const ScoreArguments& score) {
-  const TensorView& to = tensors.grad_bias;
-  const auto chunks = [](std::int64_t dims) { return static_cast<int>((dims + 63) / 64); };
-  const bool of_rows =
-      to.shape[2] == problem.query_length && (problem.query_length != 1 || problem.change.bias() == ScoreBias::tensor);
-  BiasGradientArguments made{};
-  made.q = tensor_rows(tensors.q);
-  made.k = tensor_rows(tensors.k);
-  made.v = tensor_rows(tensors.v);
-  made.grad_o = tensor_rows(tensors.grad_o);
-  made.statistics = rows;
-  made.key_length = static_cast<int>(problem.key_length);
-  made.query_heads = static_cast<int>(problem.query_heads);
-  made.head_ratio = static_cast<int>(problem.query_heads / problem.kv_heads);
-  made.score_chunks = chunks(problem.head_dim);
-  made.chunks = made.score_chunks + chunks(problem.value_dim);
-  made.row_tiles = static_cast<int>(bias_tiles(problem.query_length));
-  made.column_tiles = static_cast<int>(bias_tiles(problem.key_length));
-  made.list_batches = static_cast<int>(to.shape[0] == 1 ? problem.batch : 1);
-  made.list_heads = static_cast<int>(to.shape[1] == 1 ? problem.query_heads : 1);
-  made.lists_across = static_cast<int>(to.shape[1]);
-  made.sums = of_rows                                         ? BiasSums::tiles
-              : problem.change.bias() == ScoreBias::distances ? BiasSums::diagonals
-                                                              : BiasSums::columns;
-  made.score = score;
-  made.map = map;
-  made.map_tile = map_tile;
-  made.mask = mask;
-  made.gradient = bias_arguments(problem, {to, tensors.bias.origin}, 1);
-  made.out = to.data;
-  made.parts = made.sums == BiasSums::tiles && made.list_batches > 1 ? static_cast<int>(bias_parts(problem)) : 1;
-  made.partial = partial;
-  return made;
-}
 
 }  // namespace flashmask::cuda

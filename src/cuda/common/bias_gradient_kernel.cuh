@@ -12,6 +12,24 @@
 
 namespace flashmask::cuda {
 
+__device__ __forceinline__ BiasGradientArguments::Place BiasGradientArguments::place(int number, int part) const {
+  const int list = number / places();
+  number %= places();
+  const int from = list_batches * part / parts, until = list_batches * (part + 1) / parts;
+  Place found{list / lists_across + from, list % lists_across, 0, number, (until - from) * list_heads, row_tiles};
+  if (sums == BiasSums::tiles) {
+    found.row_tile = number / column_tiles;
+    found.column_tile = number % column_tiles;
+    found.tiles = 1;
+  } else if (sums == BiasSums::diagonals) {
+    const int distance = number - (column_tiles - 1);  // between tiles, row − column
+    found.row_tile = max(distance, 0);
+    found.column_tile = found.row_tile - distance;
+    found.tiles = min(row_tiles - found.row_tile, column_tiles - found.column_tile);
+  }
+  return found;
+}
+
 /// Stores number `at` of a tensor.
 __device__ __forceinline__ void store_number(void* out, DType dtype, std::int64_t at, float value) {
   if (dtype == DType::f32)

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "cuda/common/bit_cells.cuh"
 #include "cuda/common/fragment_words.cuh"
+#include "cuda/common/mask_reads.cuh"
 #include "cuda/instructions/mma.h"
 
 namespace flashmask::cuda {

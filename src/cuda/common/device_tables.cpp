@@ -13,7 +13,7 @@ namespace flashmask::cuda {
 
 void DeviceTables::upload() {
   const CurrentDevice current(device_);
-  check(cudaMalloc(&memory_, host_.size()), "linear_plan: " + std::to_string(host_.size()) + " bytes");
+  check(cudaMalloc(&memory_, host_.size()), "linear_plan: ", (std::to_string(host_.size()) + " bytes").c_str());
   check(cudaMemcpy(memory_, host_.data(), host_.size(), cudaMemcpyHostToDevice), "linear_plan: copying its tables");
   host_ = {};
 }

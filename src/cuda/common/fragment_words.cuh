@@ -62,7 +62,7 @@ template <int kRows, int kColumns>
 union SharedMask {
   static_assert(kRows % 64 == 0 && kColumns % 64 == 0);
   alignas(16) std::int32_t ends[4][kColumns];             // begin, end, begin, end of each column
-  std::uint32_t cells[kRows / 64][kColumns / 64][2][64];  // laid out as row_words() of bit_cells.cuh
+  std::uint32_t cells[kRows / 64][kColumns / 64][2][64];  // laid out as row_words() of mask_reads.cuh
 };
 
 /// Bit i: row first_row + i of the sequence is masked by one of the column's two ranges.

@@ -4,13 +4,15 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
+#include "cuda/common/instances.h"
 #include "cuda/common/problem_refusal.h"
 #include "cuda/runtime/device.h"
 #include "cuda/runtime/status.h"
-#include "cuda/scores/changes.h"
+#include "flashmask/error.h"
 #include "plan/kernel.h"
 
 /// What the kernel table's entries for NVIDIA's GPUs have in common.
@@ -107,6 +109,19 @@ constexpr int biases_above() {
     return Family::kBiasesAbove;
   else
     return 0;
+}
+
+/// Asks for as much shared memory as there is, so that as many blocks fit as registers allow; where a call reads a bias
+/// tensor through the L1 cache, for no more than `blocks` blocks take, so that the cache has the rest.
+template <class Memory, class Kernel>
+void divide_memory(const char* what, Kernel kernel, int blocks, const Problem& problem) {
+  int percent = cudaSharedmemCarveoutMaxShared;
+  if (has_bias_tensor(problem)) {
+    const std::size_t all = device_facts(problem.device).shared_bytes;
+    percent =
+        static_cast<int>(std::min<std::size_t>((100 * shared_of_blocks(sizeof(Memory), blocks) + all - 1) / all, 100));
+  }
+  check(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, percent), what, ": shared memory");
 }
 
 }  // namespace flashmask::cuda

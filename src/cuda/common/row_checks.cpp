@@ -4,6 +4,7 @@
 #include <string>
 
 #include "cuda/runtime/status.h"
+#include "flashmask/error.h"
 
 namespace flashmask::cuda {
 namespace {

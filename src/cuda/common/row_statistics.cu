@@ -14,7 +14,7 @@ constexpr int kThreads = 256;
 constexpr int kRows = 64;    // rows that one block takes at once
 constexpr int kBlocks = 32;  // per multiprocessor
 
-struct Rows {
+struct StatisticsArguments {
   const void *o, *grad_o;
   std::int64_t o_batch, o_row, o_head, grad_o_batch, grad_o_row, grad_o_head;  // strides in elements
   LseView lse;
@@ -28,7 +28,7 @@ struct Rows {
 /// Finds the statistics of a head's 64 rows from place `begin` on with one block: up to a warp of threads per row,
 /// 16 bytes per thread and piece of the row.
 template <class T, int kDim>
-__device__ __forceinline__ void find_statistics(const Rows& rows, int flat_head, int begin) {
+__device__ __forceinline__ void find_statistics(const StatisticsArguments& rows, int flat_head, int begin) {
   constexpr int kPieces = kDim <= 256 ? 1 : kDim / 256, kPieceDim = kDim / kPieces;
   constexpr int kLanes = kPieceDim / 8, kRowsAtOnce = kThreads / kLanes, kRounds = kRows / kRowsAtOnce;
   const std::int64_t batch = flat_head / rows.query_heads, head = flat_head % rows.query_heads;
@@ -66,7 +66,7 @@ __device__ __forceinline__ void find_statistics(const Rows& rows, int flat_head,
 
 /// A limited number of blocks loops over all rows: where the other launch has the work, only few blocks start in vain.
 template <class T, int kDim>
-__global__ void __launch_bounds__(kThreads) compute_row_statistics(const Rows rows) {
+__global__ void __launch_bounds__(kThreads) compute_row_statistics(const StatisticsArguments rows) {
   if (!rows.choice.has_the_work()) return;
   const int in_head = static_cast<int>(rows.out.padded) / kRows;
   for (int at = blockIdx.x; at < rows.heads * in_head; at += gridDim.x)
@@ -74,7 +74,7 @@ __global__ void __launch_bounds__(kThreads) compute_row_statistics(const Rows ro
 }
 
 template <class T>
-void launch(const Rows& rows, int head_dim, cudaStream_t stream) {
+void launch(const StatisticsArguments& rows, int head_dim, cudaStream_t stream) {
   const std::int64_t pieces = rows.heads * rows.out.padded / kRows;
   const auto blocks = static_cast<unsigned>(std::min<std::int64_t>(pieces, multiprocessors() * kBlocks));
   if (head_dim == 64)
@@ -94,22 +94,22 @@ void launch_row_statistics(const Plan& plan, const BackwardTensors& tensors, con
                            const BackwardWorkspace& workspace, int head_dim, cudaStream_t stream) {
   const Problem& problem = plan.problem();
   const auto &o = tensors.o, &grad_o = tensors.grad_o;
-  const Rows rows{.o = o.data,
-                  .grad_o = grad_o.data,
-                  .o_batch = o.strides[0],
-                  .o_row = o.strides[1],
-                  .o_head = o.strides[2],
-                  .grad_o_batch = grad_o.strides[0],
-                  .grad_o_row = grad_o.strides[1],
-                  .grad_o_head = grad_o.strides[2],
-                  .lse = lse_view(problem, tensors),
-                  .query_length = static_cast<int>(problem.query_length),
-                  .query_heads = static_cast<int>(problem.query_heads),
-                  .value_dim = static_cast<int>(problem.value_dim),
-                  .heads = static_cast<int>(problem.batch * problem.query_heads),
-                  .out = workspace.rows,
-                  .choice = choice,
-                  .query_units = query_units(plan)};
+  const StatisticsArguments rows{.o = o.data,
+                                 .grad_o = grad_o.data,
+                                 .o_batch = o.strides[0],
+                                 .o_row = o.strides[1],
+                                 .o_head = o.strides[2],
+                                 .grad_o_batch = grad_o.strides[0],
+                                 .grad_o_row = grad_o.strides[1],
+                                 .grad_o_head = grad_o.strides[2],
+                                 .lse = lse_view(problem, tensors),
+                                 .query_length = static_cast<int>(problem.query_length),
+                                 .query_heads = static_cast<int>(problem.query_heads),
+                                 .value_dim = static_cast<int>(problem.value_dim),
+                                 .heads = static_cast<int>(problem.batch * problem.query_heads),
+                                 .out = workspace.rows,
+                                 .choice = choice,
+                                 .query_units = query_units(plan)};
   if (problem.dtype == DType::bf16)
     launch<__nv_bfloat16>(rows, head_dim, stream);
   else

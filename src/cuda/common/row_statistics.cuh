@@ -1,31 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "cuda/common/backward_workspace.h"
 #include "cuda/instructions/arithmetic.cuh"
-#include "cuda/scores/logarithms.h"
-#include "flashmask/attention.h"
+#include "cuda/views/scores.h"
+#include "cuda/views/tensors.h"
 
-/// The arithmetic of row statistics (backward_workspace.h), for the kernels that find them.
+/// The arithmetic of row statistics (BackwardStatistics), for the kernels that find them.
 namespace flashmask::cuda {
-
-/// lse and its gradient, as the caller gives them; strides in elements.
-struct LseView {
-  const float *lse, *grad_lse;  // grad_lse: null where there is none
-  std::int64_t lse_batch, lse_head, grad_lse_batch, grad_lse_head;
-  int query_length;
-};
-
-inline LseView lse_view(const Problem& problem, const BackwardTensors& tensors) {
-  const auto &lse = tensors.lse, &grad_lse = tensors.grad_lse;
-  return {.lse = static_cast<const float*>(lse.data),
-          .grad_lse = grad_lse.present() ? static_cast<const float*>(grad_lse.data) : nullptr,
-          .lse_batch = lse.strides[0],
-          .lse_head = lse.strides[1],
-          .grad_lse_batch = grad_lse.strides[0],
-          .grad_lse_head = grad_lse.strides[1],
-          .query_length = static_cast<int>(problem.query_length)};
-}
 
 /// lse and its gradient for one row. Past the last row lse is −∞, as in a row that sees nothing.
 struct RowLse {

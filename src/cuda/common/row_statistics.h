@@ -4,7 +4,7 @@
 #include <cuda_runtime_api.h>
 
 #include "cuda/common/backward_workspace.h"
-#include "cuda/common/row_arguments.h"
+#include "cuda/common/views.h"
 #include "flashmask/attention.h"
 
 namespace flashmask::cuda {

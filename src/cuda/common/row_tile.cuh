@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "cuda/common/row_arguments.h"
 #include "cuda/common/sections.h"
+#include "cuda/views/rows.h"
 
 namespace flashmask::cuda {
 

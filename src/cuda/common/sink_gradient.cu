@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cuda/common/sink_gradient.h"
+#include "cuda/common/views.h"
 #include "cuda/instructions/arithmetic.cuh"
 #include "cuda/runtime/status.h"
-#include "cuda/scores/logarithms.h"
-#include "cuda/scores/sinks.h"
+#include "cuda/views/scores.h"
 
 namespace flashmask::cuda {
 namespace {

@@ -4,9 +4,8 @@
 #include <vector>
 
 #include "cuda/common/kernel_entry.h"
-#include "cuda/common/row_arguments.h"
+#include "cuda/common/views.h"
 #include "cuda/runtime/device.h"
-#include "cuda/scores/changes.h"
 #include "plan/plan_choice.h"
 
 /// Gives an entry of the kernel table tiles of two shapes, of which the device takes one (TileChoice).

@@ -4,9 +4,9 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "cuda/common/row_arguments.h"
 #include "cuda/instructions/arithmetic.cuh"
-#include "cuda/plan/map_squares.h"
+#include "cuda/views/plan.h"
+#include "flashmask/mask_shape.h"
 
 namespace flashmask::cuda {
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "plan/device_plan.h"
+#include "plan/device_arrays.h"
 
 namespace flashmask::cuda {
 

@@ -108,4 +108,11 @@ __device__ __forceinline__ float2 unpack<__half>(std::uint32_t packed) {
   return __half22float2(reinterpret_cast<const __half2&>(packed));
 }
 
+/// Returns the block's shared memory.
+template <class Memory>
+__device__ __forceinline__ Memory& shared_memory() {
+  extern __shared__ uint4 memory_of_block[];
+  return *reinterpret_cast<Memory*>(memory_of_block);
+}
+
 }  // namespace flashmask::cuda

@@ -19,13 +19,6 @@
 ///   d  16 × 8   numbers 0 and 1: row g, columns 2 q and 2 q + 1; numbers 2 and 3: row g + 8, the same columns
 namespace flashmask::cuda {
 
-/// Returns the block's shared memory.
-template <class Memory>
-__device__ __forceinline__ Memory& shared_memory() {
-  extern __shared__ uint4 memory_of_block[];
-  return *reinterpret_cast<Memory*>(memory_of_block);
-}
-
 /// Computes d += a b with sums in float32.
 template <class T>
 __device__ __forceinline__ void multiply(float (&d)[4], const std::uint32_t (&a)[4], std::uint32_t b0,

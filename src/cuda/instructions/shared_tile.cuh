@@ -7,7 +7,7 @@
 #include <type_traits>
 
 #include "cuda/instructions/mma.h"
-#include "cuda/instructions/tensor_rows.h"
+#include "cuda/views/tensors.h"
 
 /// Tiles of 16-bit numbers in shared memory, as products read them.
 namespace flashmask::cuda {

@@ -56,9 +56,9 @@ __device__ CellKinds kinds_of(const CellRows& cell, int rows, int columns) {
   return kinds;
 }
 
-/// Stores a cell in the layout that row_words() and column_words() of common/bit_cells.cuh read. Rows past the last see
-/// every column, as in a mask of intervals: the maxima of a warp then rise at the same tiles in both forms, and results
-/// are bit-identical.
+/// Stores a cell in the layout that row_words() and column_words() of common/mask_reads.cuh read. Rows past the last
+/// see every column, as in a mask of intervals: the maxima of a warp then rise at the same tiles in both forms, and
+/// results are bit-identical.
 __device__ void store_cell(const CellRows& cell, int rows, int columns, std::uint32_t* words) {
   const int lane = threadIdx.x % 32;
 #pragma unroll

@@ -8,6 +8,7 @@
 #include "cuda/plan/tile_ranges.cuh"
 #include "cuda/plan/words.cuh"
 #include "cuda/runtime/status.h"
+#include "flashmask/error.h"
 
 /// Classifies the tiles of a share of a map from a mask of intervals: a block of threads marks in shared memory which
 /// tiles each column touches and which it leaves uncovered, then takes prefix sums.

@@ -2,6 +2,7 @@
 #include "cuda/plan/bit_cells.h"
 #include "cuda/plan/words.cuh"
 #include "cuda/runtime/status.h"
+#include "flashmask/error.h"
 
 namespace flashmask::cuda {
 namespace {

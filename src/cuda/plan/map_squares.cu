@@ -242,7 +242,7 @@ void make_square_map(const std::int32_t* const (&intervals)[4], const MaskShape&
   const auto strips = static_cast<int>(grid.strips());
   const int words = job.by_rows ? job.tiling.column_words : job.tiling.row_words;
   find_occupied<<<static_cast<unsigned>(divide_up(strips, kNumberThreads / 32)), kNumberThreads, 0, stream>>>(
-      map.numbers, map.numbers + grid.squares(), strips, words, MapSquares::occupied_shift(words));
+      map.numbers, map.numbers + grid.squares(), strips, words, occupied_shift(words));
   check(cudaGetLastError(), "plan: find_occupied");
   if (map.stored == 0) return;
   fill_squares<<<map.stored, kClassifyThreads, 0, stream>>>(view, job);

@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "cuda/plan/tile_map.h"
+#include "cuda/views/plan.h"
 #include "plan/device_plan.h"
 
 /// A map of many tiles has two levels, so that its words grow with the tokens instead of their square. A square is
@@ -20,25 +21,13 @@
 /// words [i << shift, (i + 1) << shift).
 namespace flashmask::cuda {
 
-/// How words of a map in squares are found (common/tile_walk.cuh).
-struct MapSquares {
-  static constexpr std::uint32_t kTiles = 32, kWords = 2 * kTiles;
-  /// The first squares, which the whole map shares: all tiles of each are of one kind. AtEnd: the inner tiles end in
-  /// this square. The words of kSkipped are never read.
-  enum Shared : std::uint32_t { kSkipped, kPartial, kPartialAtEnd, kFull, kFullAtEnd, kShared };
-
-  /// Returns the shift of the bits behind the numbers; each bit covers whole groups of 32 words, which a warp reads at
-  /// once.
-  static int occupied_shift(int words) {
-    int shift = 5;
-    while ((words - 1) >> shift >= 32) ++shift;
-    return shift;
-  }
-  /// Returns the place of a word of a square, for an outer tile and a kind of tiles: partial (0) or full (1).
-  __host__ __device__ static std::uint32_t place(std::uint32_t square, std::uint32_t outer_tile, std::uint32_t kind) {
-    return square * kWords + outer_tile % kTiles * 2 + kind;
-  }
-};
+/// Returns the shift of the bits behind the numbers; each bit covers whole groups of 32 words, which a warp reads at
+/// once.
+inline int occupied_shift(int words) {
+  int shift = 5;
+  while ((words - 1) >> shift >= 32) ++shift;
+  return shift;
+}
 
 /// How many squares a map has, and how many of them have words.
 class SquareGrid {

@@ -8,8 +8,16 @@
 #include <vector>
 
 #include "cuda/runtime/status.h"
+#include "flashmask/error.h"
 
 namespace flashmask::cuda {
+
+void check(cudaError_t answer, const char* call, const char* of) {
+  if (answer == cudaSuccess) return;
+  const Status status = answer == cudaErrorMemoryAllocation ? Status::out_of_memory : Status::internal;
+  throw Error(status, std::string(call) + of + ": " + cudaGetErrorString(answer));
+}
+
 namespace {
 
 int attribute(cudaDeviceAttr which, int device) {

@@ -5,6 +5,7 @@
 
 #include "cuda/runtime/device.h"
 #include "cuda/runtime/status.h"
+#include "flashmask/error.h"
 #include "plan/device_plan.h"
 
 namespace flashmask {
@@ -12,8 +13,8 @@ namespace flashmask {
 std::shared_ptr<void> device_memory(Device device, void* stream, std::size_t bytes) {
   const cuda::CurrentDevice current(device);
   void* memory = nullptr;
-  cuda::check(cudaMallocAsync(&memory, bytes, static_cast<cudaStream_t>(stream)),
-              "device_memory of " + std::to_string(bytes) + " bytes");
+  cuda::check(cudaMallocAsync(&memory, bytes, static_cast<cudaStream_t>(stream)), "device_memory of ",
+              (std::to_string(bytes) + " bytes").c_str());
   return {memory, [device, stream](void* freed) {
             // What fails here has no caller to tell: the driver frees the memory when the process ends.
             try {

@@ -3,17 +3,9 @@
 
 #include <cuda_runtime_api.h>
 
-#include <string>
-
-#include "flashmask/error.h"
-
 namespace flashmask::cuda {
 
-/// Throws the error that a call of the CUDA runtime returned, unless it succeeded.
-inline void check(cudaError_t answer, const std::string& call) {
-  if (answer == cudaSuccess) return;
-  const Status status = answer == cudaErrorMemoryAllocation ? Status::out_of_memory : Status::internal;
-  throw Error(status, call + ": " + cudaGetErrorString(answer));
-}
+/// Throws the error that a call of the CUDA runtime returned, unless it succeeded. `of`: more of the call's name.
+void check(cudaError_t answer, const char* call, const char* of = "");
 
 }  // namespace flashmask::cuda

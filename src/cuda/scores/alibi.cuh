@@ -4,14 +4,14 @@
 #include <cuda_runtime_api.h>
 
 #include "cuda/instructions/arithmetic.cuh"
-#include "cuda/scores/alibi.h"
 #include "cuda/scores/tile_scores.cuh"
+#include "cuda/views/scores.h"
 
 /// Scores that lose slope · |distance| (Press et al. 2022, attention with linear biases).
 namespace flashmask::cuda {
 
 /// Calls body(unit, eight, i, penalty) for each score of the lane with what ALiBi takes from it, in units of products.
-/// Place: PlaceByRows or TransposedPlace (score_places.cuh).
+/// Place: PlaceByRows or TransposedPlace (tile_scores.cuh).
 template <int kUnits, int kEights, class Place, class Body>
 __device__ __forceinline__ void for_each_penalty(const AlibiArguments& alibi, const Place& place, const Body& body) {
   const float slope = __ldg(alibi.slopes + place.batch * alibi.slopes_batch + place.head) * alibi.to_products;

@@ -6,8 +6,8 @@
 #include <cstdint>
 
 #include "cuda/instructions/arithmetic.cuh"
-#include "cuda/scores/bias.h"
 #include "cuda/scores/tile_scores.cuh"
+#include "cuda/views/scores.h"
 
 /// Scores to which the values of a bias tensor are added.
 namespace flashmask::cuda {
@@ -34,7 +34,7 @@ __device__ __forceinline__ float bias_number(const BiasArguments& bias, std::int
   return ShortValues::number(bias, __ldg(static_cast<const std::uint16_t*>(bias.values) + at));
 }
 
-/// The values of a lane's scores of one tile. Place: PlaceByRows or TransposedPlace (score_places.cuh).
+/// The values of a lane's scores of one tile. Place: PlaceByRows or TransposedPlace (tile_scores.cuh).
 template <int kUnits, int kEights, class Place>
 class BiasValues {
  public:

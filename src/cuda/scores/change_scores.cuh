@@ -3,9 +3,8 @@
 
 #include "cuda/scores/alibi.cuh"
 #include "cuda/scores/bias_values.cuh"
-#include "cuda/scores/score_arguments.h"
-#include "cuda/scores/score_places.cuh"
 #include "cuda/scores/softcap.cuh"
+#include "cuda/views/scores.h"
 
 /// The two places where a kernel changes scores. A new change is a line in each, and a member of ScoreArguments.
 namespace flashmask::cuda {
@@ -19,6 +18,13 @@ struct PlaceWithoutBias : PlaceByRows {
 template <class Place>
 __device__ __forceinline__ bool adds_bias(const ScoreArguments& score) {
   return Place::kTakesBias && score.bias.values != nullptr;
+}
+
+/// Turns a product into the power of two of a score to which `value` is added. From here on scores need no scale, and a
+/// row's maximum is exactly its largest score, however large the values: a maximum that is multiplied by a scale is
+/// rounded apart from it.
+__device__ __forceinline__ float add_bias(const BiasArguments& bias, float product, float value) {
+  return fmaf(product, bias.product_log2, value * kLog2E);
 }
 
 /// Starts to fetch what change_scores() reads for a tile of scores: called ahead of their product.
@@ -38,7 +44,7 @@ __device__ __forceinline__ void change_scores(float (&s)[kUnits][kEights][4], co
     if (adds_bias<Place>(score))
       return BiasValues<kUnits, kEights, Place>(score.bias, place)
           .for_each([&](int unit, int eight, int i, float value) {
-            s[unit][eight][i] = score.bias.add_to(s[unit][eight][i], value);
+            s[unit][eight][i] = add_bias(score.bias, s[unit][eight][i], value);
           });
   }
   if (score.alibi.slopes != nullptr)

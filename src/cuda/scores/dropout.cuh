@@ -7,8 +7,8 @@
 
 #include "base/philox.h"
 #include "cuda/instructions/lane_exchanges.cuh"
-#include "cuda/scores/dropout.h"
 #include "cuda/scores/tile_scores.cuh"
+#include "cuda/views/scores.h"
 
 /// Which scores of a tile dropout drops, as words of bits that a warp makes for its own scores: 1 = dropped. One draw
 /// of Philox 4×32-7 (Salmon et al. 2011) decides about eight neighbouring columns of one row. A lane makes one draw for
@@ -77,22 +77,22 @@ struct DropoutSeed {
   __device__ __forceinline__ DropoutSeed(const DropoutArguments& dropout, int batch, int head_of_batch)
       : head(drawn_head(dropout, batch, head_of_batch)) {
     const bool given = dropout.on_device == nullptr;
-    const std::uint64_t seed = given ? dropout.state.seed : dropout.on_device[0];
+    const std::uint64_t seed = given ? dropout.seed : dropout.on_device[0];
     keys[0] = uniform(static_cast<std::uint32_t>(seed));
     keys[1] = uniform(static_cast<std::uint32_t>(seed >> 32));
-    offset = uniform(static_cast<std::uint32_t>(given ? dropout.state.offset : dropout.on_device[1]));
+    offset = uniform(static_cast<std::uint32_t>(given ? dropout.offset : dropout.on_device[1]));
   }
 
-  __device__ __forceinline__ int row(const DropoutTables& place, int first) const {
-    return drawn_token(place.row_eights, first);
+  __device__ __forceinline__ int row(const DropoutArguments& dropout, int first) const {
+    return drawn_token(dropout.row_eights, first);
   }
-  __device__ __forceinline__ int column(const DropoutTables& place, int first) const {
-    return drawn_token(place.column_eights, first);
+  __device__ __forceinline__ int column(const DropoutArguments& dropout, int first) const {
+    return drawn_token(dropout.column_eights, first);
   }
 
  private:
   static __device__ __forceinline__ std::uint32_t drawn_head(const DropoutArguments& dropout, int batch, int head) {
-    const std::int32_t* heads = dropout.place.heads;
+    const std::int32_t* heads = dropout.drawn_heads;
     return heads == nullptr ? batch * dropout.heads + head : batch * heads[1] + heads[0] + head;
   }
 
@@ -108,16 +108,16 @@ struct StoredDropoutSeed {
   const std::int32_t* volatile column_eights;
 
   /// Called by one thread. `first_row`: the tile's first.
-  __device__ __forceinline__ void store(const DropoutSeed& seed, const DropoutTables& place, int first_row) {
-    moved = seed.row(place, first_row) - first_row;
-    column_eights = place.column_eights;
+  __device__ __forceinline__ void store(const DropoutSeed& seed, const DropoutArguments& dropout, int first_row) {
+    moved = seed.row(dropout, first_row) - first_row;
+    column_eights = dropout.column_eights;
     keys[0] = seed.keys[0];
     keys[1] = seed.keys[1];
     head = seed.head;
     offset = seed.offset;
   }
-  __device__ __forceinline__ int row(const DropoutTables&, int first) const { return first + moved; }
-  __device__ __forceinline__ int column(const DropoutTables&, int first) const {
+  __device__ __forceinline__ int row(const DropoutArguments&, int first) const { return first + moved; }
+  __device__ __forceinline__ int column(const DropoutArguments&, int first) const {
     return drawn_token(column_eights, first);
   }
 };
@@ -166,8 +166,8 @@ template <int kUnits, int kColumns, class Seed>
 __device__ __forceinline__ void find_dropped(DroppedWords<kUnits, kColumns>& out, const DropoutArguments& dropout,
                                              const Seed& seed, int first_row, int first_column) {
   using Words = DroppedWords<kUnits, kColumns>;
-  const unsigned lane = lane_index(), row = seed.row(dropout.place, first_row) + lane / 4;
-  const unsigned eight = seed.column(dropout.place, first_column) / 8 + lane % 4;
+  const unsigned lane = lane_index(), row = seed.row(dropout, first_row) + lane / 4;
+  const unsigned eight = seed.column(dropout, first_column) / 8 + lane % 4;
 #pragma unroll
   for (int i = 0; i < Words::kWords; ++i) {
     std::uint32_t word = 0;
@@ -195,8 +195,8 @@ __device__ __forceinline__ void find_dropped_transposed(DroppedWords<kUnits, kRo
   using Words = DroppedWords<kUnits, kRows>;
   const DropoutSeed seed(dropout, batch, head);
   const unsigned lane = lane_index(), g = lane / 4, own_row = lane % 4 * 2 + g % 2;
-  const unsigned eight = seed.column(dropout.place, first_key) / 8;
-  first_row = seed.row(dropout.place, first_row);
+  const unsigned eight = seed.column(dropout, first_key) / 8;
+  first_row = seed.row(dropout, first_row);
   // With 16 rows, lanes that are 16 apart need the same draws: each makes half of them, then they share.
   constexpr bool kShares = kRows == 16;
   constexpr int kOwnDraws = kShares ? Words::kDraws / 2 : Words::kDraws;

@@ -2,8 +2,7 @@
 #pragma once
 
 #include "cuda/instructions/arithmetic.cuh"
-#include "cuda/scores/logarithms.h"
-#include "cuda/scores/sinks.h"
+#include "cuda/views/scores.h"
 
 /// The softmax of rows whose scores come tile by tile.
 namespace flashmask::cuda {

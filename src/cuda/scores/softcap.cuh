@@ -2,8 +2,8 @@
 #pragma once
 
 #include "cuda/instructions/arithmetic.cuh"
-#include "cuda/scores/softcap.h"
 #include "cuda/scores/tile_scores.cuh"
+#include "cuda/views/scores.h"
 
 /// A softcap: products of queries and keys become tanh(product · scale / cap), from −1 to 1, which cap · log₂ e then
 /// turns into scores as it does everywhere else (ScoreArguments).

@@ -7,11 +7,11 @@
 
 #include "cuda/common/backward_entry.h"
 #include "cuda/common/bias_gradient.h"
+#include "cuda/common/instances.h"
 #include "cuda/common/launch.cuh"
 #include "cuda/common/row_statistics.h"
 #include "cuda/common/tile_choice.h"
 #include "cuda/runtime/device.h"
-#include "cuda/scores/changes.h"
 #include "cuda/sm80/architecture.h"
 #include "cuda/sm80/backward/backward.h"
 #include "cuda/sm80/backward/close_rows.cuh"

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "cuda/common/output_rows.h"
-#include "cuda/common/row_arguments.h"
 #include "cuda/common/store_rows.cuh"
 #include "cuda/sm80/backward/query_sums.cuh"
+#include "cuda/views/rows.h"
+#include "cuda/views/tensors.h"
 
 namespace flashmask::cuda::sm80 {
 

@@ -3,13 +3,12 @@
 
 #include <cstdint>
 
-#include "cuda/common/backward_workspace.h"
-#include "cuda/common/output_rows.h"
-#include "cuda/common/row_arguments.h"
 #include "cuda/common/sections.h"
 #include "cuda/instructions/shared_tile.cuh"
-#include "cuda/scores/score_arguments.h"
 #include "cuda/sm80/common/tile_steps.cuh"
+#include "cuda/views/rows.h"
+#include "cuda/views/scores.h"
+#include "cuda/views/tensors.h"
 
 namespace flashmask::cuda::sm80 {
 

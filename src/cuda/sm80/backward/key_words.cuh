@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "cuda/common/bit_cells.cuh"
 #include "cuda/common/fragment_words.cuh"
-#include "cuda/common/intervals.cuh"
+#include "cuda/common/mask_reads.cuh"
 #include "cuda/plan/words.cuh"
 
 /// Finds which of a warp's transposed scores are masked: FragmentWords with keys for rows and rows for columns. One

@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "cuda/common/backward_workspace.h"
 #include "cuda/common/copy_mask.cuh"
-#include "cuda/common/output_rows.h"
-#include "cuda/common/row_arguments.h"
 #include "cuda/common/sections.h"
 #include "cuda/common/store_rows.cuh"
 #include "cuda/instructions/shared_tile.cuh"
@@ -13,6 +10,8 @@
 #include "cuda/scores/dropout.cuh"
 #include "cuda/scores/tile_scores.cuh"
 #include "cuda/sm80/common/tile_steps.cuh"
+#include "cuda/views/rows.h"
+#include "cuda/views/tensors.h"
 
 namespace flashmask::cuda::sm80 {
 

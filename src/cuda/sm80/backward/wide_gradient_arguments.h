@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "cuda/common/backward_workspace.h"
-#include "cuda/common/output_rows.h"
-#include "cuda/common/row_arguments.h"
 #include "cuda/common/sections.h"
-#include "cuda/instructions/tensor_rows.h"
-#include "cuda/scores/score_arguments.h"
+#include "cuda/common/views.h"
+#include "cuda/views/scores.h"
+#include "cuda/views/tensors.h"
 #include "flashmask/attention.h"
 
 namespace flashmask::cuda::sm80 {

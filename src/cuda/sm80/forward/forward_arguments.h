@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "cuda/common/row_arguments.h"
-#include "cuda/instructions/tensor_rows.h"
+#include "cuda/common/views.h"
+#include "cuda/views/tensors.h"
 #include "flashmask/attention.h"
 
 namespace flashmask::cuda::sm80 {

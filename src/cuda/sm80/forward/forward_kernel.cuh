@@ -78,7 +78,7 @@ class ForwardWarp {
   __device__ __forceinline__ void publish(const RowTile& tile) {
     if constexpr (kStoresSeed) {
       const DropoutSeed seed(arguments_.score.dropout, tile.batch, tile.head);  // by all threads, since warps shuffle
-      if (thread_index() == 0) shared_.seed.store(seed, arguments_.score.dropout.place, tile.row_tile * Shape::kRows);
+      if (thread_index() == 0) shared_.seed.store(seed, arguments_.score.dropout, tile.row_tile * Shape::kRows);
     }
     if (thread_index() != 0) return;
     if constexpr (Shape::kShort) shared_.next_item = next_item();

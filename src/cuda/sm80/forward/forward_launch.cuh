@@ -4,9 +4,9 @@
 #include <algorithm>
 
 #include "cuda/common/forward_entry.h"
+#include "cuda/common/instances.h"
 #include "cuda/common/launch.cuh"
 #include "cuda/runtime/device.h"
-#include "cuda/scores/changes.h"
 #include "cuda/sm80/architecture.h"
 #include "cuda/sm80/forward/forward.h"
 #include "cuda/sm80/forward/forward_kernel.cuh"

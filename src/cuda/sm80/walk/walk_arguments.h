@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "cuda/common/linear_arguments.h"
-#include "cuda/instructions/tensor_rows.h"
+#include "cuda/views/tensors.h"
 
 /// The arguments of the kernels of linear attention: plain pointers and sizes. Arrays of one number per token have
 /// [head][step][kWalkTokens], where a step's last tokens may be missing.

@@ -6,6 +6,7 @@
 
 #include "cuda/common/group_sums.cuh"
 #include "cuda/common/padding_rows.h"
+#include "cuda/common/tensor_views.h"
 #include "cuda/sm80/walk/gradient_kernels.cuh"
 #include "cuda/sm80/walk/link_arguments.cuh"
 #include "cuda/sm80/walk/sums_kernel.cuh"

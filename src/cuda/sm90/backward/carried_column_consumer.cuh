@@ -126,7 +126,7 @@ class CarriedColumnConsumer : ColumnConsumer<Shape> {
     } else {
       typename Base::Rows lse;
       lse.load(shared_.lse_log2[stage]);
-      exponentiate(as_unit(s), arguments_.scale_log2, lse);
+      exponentiate(as_unit(s), arguments_.product_log2, lse);
     }
     pin(s);
   }

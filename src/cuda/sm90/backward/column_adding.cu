@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cuda/sm90/backward/column_shapes.cuh"
+#include "cuda/sm90/backward/column_launch.cuh"
 
 namespace flashmask::cuda::sm90 {
 
-FLASHMASK_SUMMING_COLUMNS(, Adding, __nv_bfloat16, MaskForm::intervals);
+FLASHMASK_COMMON_COLUMNS(Adding);
 
 }  // namespace flashmask::cuda::sm90

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cuda/sm90/backward/column_shapes.cuh"
+#include "cuda/sm90/backward/column_launch.cuh"
 
 namespace flashmask::cuda::sm90 {
 
-FLASHMASK_CAPPING_COLUMNS(, __nv_bfloat16, MaskForm::intervals);
+FLASHMASK_LAUNCH_COLUMNS(Capping<Columns128<__nv_bfloat16, MaskForm::intervals>>);
 
 }  // namespace flashmask::cuda::sm90

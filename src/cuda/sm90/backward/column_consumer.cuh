@@ -16,7 +16,7 @@ template <class Shape>
 class ColumnConsumer {
  protected:
   using T = typename Shape::Element;
-  using Mask = typename Shape::Mask;
+  using Mask = MaskOf<Shape>;
   using Words = typename Mask::Words;
   static constexpr int kScores = Shape::kRows / 2;
   static constexpr int kGradients = Shape::kHeadDim / 2;
@@ -154,7 +154,7 @@ class ColumnConsumer {
     pin(s);
     change(s, kStage);
     if (row_step.masked != 0) hide<Words>(as_unit(s), masked);
-    exponentiate(as_unit(s), arguments_.scale_log2, lse);
+    exponentiate(as_unit(s), arguments_.product_log2, lse);
     pack<T>(as_unit(p), as_unit(s));
     barrier_wait(&shared_.grad_o_full[kStage], phases_.of(kStage));
     wgmma_fence();
@@ -266,7 +266,7 @@ class ColumnConsumer {
       exponentiate_half<1>(s, shared_.lse_log2[kStage]);
     } else {
       lse.load(shared_.lse_log2[kStage]);
-      exponentiate(as_unit(s), arguments_.scale_log2, lse);
+      exponentiate(as_unit(s), arguments_.product_log2, lse);
     }
     pin(s);
     // This wait passes at once; its branch keeps the compiler from moving the exponentials past the wait for the
@@ -309,7 +309,7 @@ class ColumnConsumer {
   __device__ __forceinline__ void exponentiate_half(float (&s)[kScores], const float* lse_log2) const {
     HalfRows lse;
     lse.load(lse_log2 + kHalf * Shape::kRows / 2);
-    exponentiate(as_unit(reinterpret_cast<HalfScores&>(s[kHalf * kScores / 2])), arguments_.scale_log2, lse);
+    exponentiate(as_unit(reinterpret_cast<HalfScores&>(s[kHalf * kScores / 2])), arguments_.product_log2, lse);
   }
 
   /// Makes both packed operands for half of the rows from probabilities and their gradients. `dots`: for all rows of

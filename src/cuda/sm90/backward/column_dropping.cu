@@ -1,11 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cuda/sm90/backward/column_shapes.cuh"
+#include "cuda/sm90/backward/column_launch.cuh"
 
 namespace flashmask::cuda::sm90 {
 
-FLASHMASK_DROPPING_COLUMNS(, __nv_bfloat16, MaskForm::intervals);
-FLASHMASK_DROPPING_COLUMNS(, __nv_bfloat16, MaskForm::bits);
-FLASHMASK_DROPPING_COLUMNS(, __half, MaskForm::intervals);
-FLASHMASK_DROPPING_COLUMNS(, __half, MaskForm::bits);
+FLASHMASK_ALL_COLUMNS(DroppingColumns);
 
 }  // namespace flashmask::cuda::sm90

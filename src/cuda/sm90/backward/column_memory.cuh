@@ -3,14 +3,11 @@
 
 #include <cstdint>
 
-#include "cuda/common/backward_workspace.h"
 #include "cuda/common/row_statistics.cuh"
-#include "cuda/common/sections.h"
 #include "cuda/common/tile_walk.cuh"
 #include "cuda/common/token_units.cuh"
-#include "cuda/scores/changes.h"
-#include "cuda/scores/score_arguments.h"
 #include "cuda/scores/softcap.cuh"
+#include "cuda/sm90/backward/column_shape.h"
 #include "cuda/sm90/instructions/copy_rows.cuh"
 #include "cuda/sm90/instructions/ring.cuh"
 #include "cuda/sm90/instructions/shared_memory.cuh"
@@ -19,7 +16,7 @@
 #include "cuda/sm90/masks/distance_marks.cuh"
 #include "cuda/sm90/masks/near_entries.cuh"
 
-/// What the warps of the column kernel share: the launch's arguments, shared memory and its barriers, key tiles.
+/// What the warps of the column kernel share: shared memory and its barriers, key tiles.
 namespace flashmask::cuda::sm90 {
 
 /// Prologue and epilogue copy a row tile in quarters: the prologue all four of o and its gradient at once, the epilogue
@@ -27,83 +24,11 @@ namespace flashmask::cuda::sm90 {
 constexpr int kQuarters = 4, kEpilogueQuarters = 2;
 constexpr int kQuarterBytes = 64 * 32 * 4;
 
-/// Which key tiles visit a row tile, whatever the head.
-struct Visits {
-  DeviceRowSpans spans;  // null: any key tile may visit any row tile
-  int row_tiles, column_tiles;
+__device__ __forceinline__ int Visits::place(int row_tile) const { return min(row_tile, row_tiles - 1); }
 
-  /// Returns the first key tile that visits this row tile or a later one.
-  __device__ __forceinline__ int first(int row_tile) const {
-    return spans.from == nullptr ? 0 : spans.from[place(row_tile)];
-  }
-  /// Returns the end of the key tiles that visit this row tile or an earlier one.
-  __device__ __forceinline__ int end(int row_tile) const {
-    return spans.until == nullptr ? column_tiles : spans.until[place(row_tile)];
-  }
-
- private:
-  /// Tiles of the workspace that lie past the last row count as the last row tile.
-  __device__ __forceinline__ int place(int row_tile) const { return min(row_tile, row_tiles - 1); }
-};
-
-/// Arguments of one launch, beside the tensors that the copy engine reads.
-/// scale, scale_log2, dropout, alibi and bias are those of ScoreArguments: as one member, wherever it stands, they make
-/// ptxas spill 20 bytes at 64 dims.
-struct ColumnArguments {
-  void *grad_q, *grad_k, *grad_v;
-  std::int64_t grad_q_batch, grad_q_row, grad_q_head;
-  std::int64_t grad_k_batch, grad_k_row, grad_k_head;  // strides in elements
-  std::int64_t grad_v_batch, grad_v_row, grad_v_head;
-  bool float32_gradients;  // whether the gradients of k and v are float32, whatever the dtype of the other tensors
-  BackwardStatistics statistics;
-  LseView lse;
-  float* query_sums;
-  int query_length, key_length, query_heads, kv_heads, head_dim, value_dim;
-  int head_ratio;  // query heads that share a key head
-  float scale, scale_log2;
-  Sections columns;    // key tiles of key heads
-  Sections rows;       // row tiles of query heads, in the workspace
-  TileMapView map;     // by columns of tiles
-  TileMapView halves;  // by columns of tiles of one group's 64 keys; null: no group skips a tile
-  Visits visits;
-  MaskView mask;
-  Progress progress;
-  TileChoice choice;
-  DropoutArguments dropout;
-  DeviceUnits query_units, key_units;
-  AlibiArguments alibi;      // for kernels that bias scores
-  BiasArguments bias;        // for kernels that add a bias tensor
-  SoftcapArguments softcap;  // for kernels that cap scores
-};
-
-/// kSums: the gradient of q is computed. kDelayed: a tile's gradient of q is computed during the next tile
-/// (column_consumer.cuh). kOfKeys, kOfValues: which of the other gradients are computed. Stages: buffers of Q and of
-/// the gradient of O.
-template <class T, MaskForm kForm_, int kHeadDim_, int kRows_, bool kDelayed_, bool kSums_, int kProducerRegisters_,
-          int kConsumerRegisters_>
-struct ColumnShape {
-  using Element = T;
-  static constexpr MaskForm kForm = kForm_;
-  static constexpr int kHeadDim = kHeadDim_, kRows = kRows_, kColumns = 128, kGroups = 2, kStages = 2,
-                       kGradientStages = 2;
-  using Mask = ColumnMask<kForm, kRows, kColumns, kStages>;
-  static constexpr bool kDelayed = kDelayed_, kSums = kSums_, kOfKeys = true, kOfValues = true;
-  static constexpr bool kLeavesOut = kDelayed && kForm == MaskForm::intervals;
-  static constexpr int kConsumerWarps = 4 * kGroups, kThreads = 128 * (kGroups + 1);
-  static constexpr int kProducerRegisters = kProducerRegisters_, kConsumerRegisters = kConsumerRegisters_;
-  static constexpr int kRowBytes = kRows * kHeadDim * 2, kColumnBytes = kColumns * kHeadDim * 2,
-                       kScoreBytes = kRows * kColumns * 2, kStatisticsBytes = kRows * 4;
-  static constexpr int kTileSums = kRows * kHeadDim;  // for a row tile's gradient of q
-};
-
-/// A shape without the gradient of q. For wide heads, registers hold only one of the other gradients, so each takes its
-/// own pass.
-template <class T, MaskForm kForm, int kHeadDim, int kRows, int kStages_, bool kOfKeys_ = true, bool kOfValues_ = true>
-struct CarriedColumnShape : ColumnShape<T, kForm, kHeadDim, kRows, false, false, 24, 240> {
-  static constexpr bool kOfKeys = kOfKeys_, kOfValues = kOfValues_;
-  static constexpr int kStages = kStages_, kGradientStages = kOfValues ? kStages : 1;
-  using Mask = ColumnMask<kForm, kRows, 128, kStages>;
-};
+/// What a shape's consumers read of the mask.
+template <class Shape>
+using MaskOf = ColumnMask<Shape::kForm, Shape::kRows, Shape::kColumns, Shape::kStages>;
 
 /// A key tile and how many row tiles it visits, over all query heads; steps < 0: there are no more key tiles.
 struct ColumnWork {
@@ -131,7 +56,7 @@ struct ColumnMemory {
   alignas(16) float lse_log2[Shape::kStages][Shape::kRows];
   alignas(16) float dot[Shape::kGradientStages][Shape::kRows];
   RowStep steps[Shape::kStages];
-  typename Shape::Mask::Memory mask;
+  typename MaskOf<Shape>::Memory mask;
   alignas(Shape::kSums ? 1024 : 16) std::uint8_t prologue[Shape::kSums ? kQuarters : 0][kQuarterBytes];
   alignas(Shape::kSums ? 128 : 16) std::uint8_t epilogue[Shape::kSums ? kEpilogueQuarters : 0][kQuarterBytes];
   alignas(Shape::kSums ? 128 : 16) uint4 zeros[Shape::kSums ? kQuarterBytes / 16 : 0];

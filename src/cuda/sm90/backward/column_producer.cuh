@@ -197,7 +197,7 @@ class ColumnProducer {
       shared_.steps[stage] = {tile, row_tile, list, masked};
       if constexpr (kLocatesScores<Shape>) shared_.heads[stage] = head;
       begin_copies<kWritesBiases<Shape>>(&shared_.q_full[stage], Shape::kRowBytes + Shape::kStatisticsBytes +
-                                                                     (masked != 0 ? Shape::Mask::kCopiedBytes : 0));
+                                                                     (masked != 0 ? MaskOf<Shape>::kCopiedBytes : 0));
       copy_rows<Shape::kRows, Shape::kHeadDim>(shared_.q[stage], q_, &shared_.q_full[stage],
                                                first_query(work.batch, row_tile), head, work.batch);
       copy_bytes(shared_.lse_log2[stage],
@@ -206,9 +206,9 @@ class ColumnProducer {
     }
     __syncwarp();
     if (masked != 0)
-      Shape::Mask::copy(shared_.mask, arguments_.mask,
-                        {list, row_tile * Shape::kRows, work.column_tile * Shape::kColumns, stage},
-                        &shared_.q_full[stage]);
+      MaskOf<Shape>::copy(shared_.mask, arguments_.mask,
+                          {list, row_tile * Shape::kRows, work.column_tile * Shape::kColumns, stage},
+                          &shared_.q_full[stage]);
     // While the copies are on their way.
     if constexpr (Biases<Shape>) mark_rows(stage, work.batch, first_query(work.batch, row_tile));
     if constexpr (AddsBias<Shape>) find_entries(stage, work, head, first_query(work.batch, row_tile));

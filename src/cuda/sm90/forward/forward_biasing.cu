@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cuda/sm90/forward/forward_shapes.cuh"
+#include "cuda/sm90/forward/forward_launch.cuh"
 
 namespace flashmask::cuda::sm90 {
 
-FLASHMASK_COMMON_FORWARD(, Biasing);
+FLASHMASK_COMMON_FORWARD(Biasing);
 
 }  // namespace flashmask::cuda::sm90

@@ -4,7 +4,7 @@
 #include "cuda/common/store_rows.cuh"
 #include "cuda/scores/running_softmax.cuh"
 #include "cuda/scores/softcap.cuh"
-#include "cuda/sm90/forward/forward_shape.cuh"
+#include "cuda/sm90/forward/forward_shape.h"
 #include "cuda/sm90/instructions/store_rows_staged.cuh"
 #include "cuda/sm90/rows/row_consumer.cuh"
 
@@ -91,7 +91,6 @@ class ForwardConsumer : RowConsumer<Shape> {
       if constexpr (kMasked && !Shape::kSkipsHidden) Base::take_bits(bits);
       Base::find_dropped(dropped, arguments_.score.dropout);
     });
-    cap_scores(s);
     if constexpr (kMasked) hide<RowWords>(as_unit(s), bits);
     OfRows factors, sums;
     if (raise_maxima(s, factors)) rescale(as_unit(o), factors);
@@ -102,7 +101,7 @@ class ForwardConsumer : RowConsumer<Shape> {
     multiply_last_values(o, p);
   }
 
-  /// Computes the scores of the next tile and releases its K; meanwhile() runs during the product.
+  /// Computes the changed scores of the next tile and releases its K; meanwhile() runs during the product.
   template <class Body>
   __device__ __forceinline__ void find_scores(float (&s)[kScores], const Body& meanwhile) {
     barrier_wait(&shared_.k_full[keys_.slot], keys_.phase);
@@ -112,9 +111,10 @@ class ForwardConsumer : RowConsumer<Shape> {
     meanwhile();
     wgmma_wait<0>();
     pin(s);
-    bias(s);
-    release(&shared_.k_empty[keys_.slot]);
-    keys_.advance();
+    change(s, [&] {
+      release(&shared_.k_empty[keys_.slot]);
+      keys_.advance();
+    });
   }
 
   /// Skips a tile in which the group's rows see nothing.
@@ -192,7 +192,6 @@ class ForwardConsumer : RowConsumer<Shape> {
     float s[kScores];
     Dropped dropped;
     find_scores(s, [&] { Base::find_dropped(dropped, arguments_.score.dropout); });
-    cap_scores(s);
     if (masked) {
       std::uint32_t bits[RowWords::kWords];
       Base::take_bits(bits);
@@ -226,9 +225,9 @@ class ForwardConsumer : RowConsumer<Shape> {
     Base::find_dropped(dropped, arguments_.score.dropout);
     wgmma_wait<1>();
     pin(s);
-    bias(s);
-    if constexpr (kLooks) release(&shared_.k_empty[keys_.slot]);
-    cap_scores(s);
+    change(s, [&] {
+      if constexpr (kLooks) release(&shared_.k_empty[keys_.slot]);
+    });
     if constexpr (kMasked) hide<RowWords>(as_unit(s), bits);
     OfRows factors, sums;
     const bool raised = kLooks && raise_maxima(s, factors);
@@ -267,8 +266,7 @@ class ForwardConsumer : RowConsumer<Shape> {
     multiply_keys(s);
     wgmma_wait<0>();
     pin(s);
-    bias(s);
-    cap_scores(s);
+    change(s, [] {});
     if constexpr (kMasked) hide<RowWords>(as_unit(s), bits);
     OfRows factors;
     const bool raised = raise_maxima(s, factors);
@@ -279,21 +277,20 @@ class ForwardConsumer : RowConsumer<Shape> {
     maxima_ = Maxima::rising;
   }
 
-  /// Biases the scores of the tile in the current buffer of K, which is released later: its marks and entries lie
-  /// beside it.
-  __device__ __forceinline__ void bias(float (&s)[kScores]) const {
-    if constexpr (Biases<Shape>) bias_by_distance(as_unit(s), row_marks_, shared_.marks[keys_.slot]);
-    Base::add_bias(s, arguments_.score.bias);
-  }
-
-  /// Caps scores, ahead of hiding.
-  __device__ __forceinline__ void cap_scores(float (&s)[kScores]) const {
+  /// Changes the scores of the tile in the current buffer of K, ahead of hiding: caps them, then biases them by the
+  /// marks and entries that lie beside it. let_go() is called as soon as nothing of that buffer is needed.
+  template <class Body>
+  __device__ __forceinline__ void change(float (&s)[kScores], const Body& let_go) {
+    if constexpr (!kWritesBiases<Shape>) let_go();
     if constexpr (Caps<Shape>) {
       if constexpr (Shape::kCapsByPolynomial)
         cap(as_unit(s), arguments_.softcap);
       else
         cap(as_unit(s), arguments_.score.to_exponent);
     }
+    if constexpr (Biases<Shape>) bias_by_distance(as_unit(s), row_marks_, shared_.marks[keys_.slot]);
+    Base::add_bias(s, arguments_.score.bias);
+    if constexpr (kWritesBiases<Shape>) let_go();
   }
 
   /// Drops probabilities, which still take part in the sums of their rows but in no output.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cuda/sm90/forward/forward_shapes.cuh"
+#include "cuda/sm90/forward/forward_launch.cuh"
 
 namespace flashmask::cuda::sm90 {
 
-FLASHMASK_FORWARD_INSTANCES(, Dropping);
+FLASHMASK_FORWARD_INSTANCES(Dropping);
 
 }  // namespace flashmask::cuda::sm90

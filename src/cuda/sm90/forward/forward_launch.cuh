@@ -1,25 +1,46 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <algorithm>
-
 #include "cuda/common/launch.cuh"
-#include "cuda/runtime/device.h"
-#include "cuda/sm90/forward/forward_kernel.cuh"
-#include "cuda/sm90/instructions/tensor_map.h"
+#include "cuda/sm90/forward/forward_consumer.cuh"
+#include "cuda/sm90/rows/row_kernel.cuh"
 
 namespace flashmask::cuda::sm90 {
 
 template <class Shape>
-void attend(const ForwardArguments& arguments, const ForwardTensors& tensors, cudaStream_t stream) {
-  const CUtensorMap q = make_tensor_map("forward: q", tensors.q, Shape::kRows);
-  const CUtensorMap k = make_tensor_map("forward: k", tensors.k, Shape::kColumns);
-  const CUtensorMap v = make_tensor_map("forward: v", tensors.v, Shape::kColumns);
-  const CUtensorMap o = make_tensor_map("forward: o", tensors.o, kWarpRows),
-                    o_row = make_tensor_map("forward: o", tensors.o, 1);
-  const int blocks = std::min(arguments.items, multiprocessors() * Shape::kBlocks);
-  launch<RowMemory<Shape>>("forward", forward_kernel<Shape>, blocks, Shape::kThreads, stream, q, k, v, o, o_row,
-                           arguments);
+__global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
+    forward_kernel(const __grid_constant__ CUtensorMap q, const __grid_constant__ CUtensorMap k,
+                   const __grid_constant__ CUtensorMap v, const __grid_constant__ CUtensorMap o,
+                   const __grid_constant__ CUtensorMap o_row, const __grid_constant__ ForwardArguments arguments) {
+  run_roles<ForwardConsumer<Shape>, Shape>(arguments, {&q, &k, &v, nullptr, &o, &o_row});
 }
+
+template <class Shape>
+void launch_forward(const ForwardArguments& arguments, const ForwardMaps& maps, int blocks, cudaStream_t stream) {
+  launch<RowMemory<Shape>>("forward", forward_kernel<Shape>, blocks, Shape::kThreads, stream, maps.q, maps.k, maps.v,
+                           maps.o, maps.o_row, arguments);
+}
+
+#define FLASHMASK_LAUNCH_FORWARD(...) \
+  template void launch_forward<__VA_ARGS__>(const ForwardArguments&, const ForwardMaps&, int, cudaStream_t)
+
+/// Compiles the instances of the shapes that most calls have.
+#define FLASHMASK_COMMON_FORWARD(instance)                                                    \
+  FLASHMASK_LAUNCH_FORWARD(ForwardInstance64<instance, __nv_bfloat16, MaskForm::intervals>);  \
+  FLASHMASK_LAUNCH_FORWARD(ForwardInstance128<instance, __nv_bfloat16, MaskForm::intervals>); \
+  FLASHMASK_LAUNCH_FORWARD(ForwardInstance256<instance, __nv_bfloat16, MaskForm::intervals>)
+
+/// Compiles the instances of all shapes.
+#define FLASHMASK_FORWARD_INSTANCES_OF(instance, T, form)              \
+  FLASHMASK_LAUNCH_FORWARD(ForwardInstance64<instance, T, form>);      \
+  FLASHMASK_LAUNCH_FORWARD(ForwardInstance128<instance, T, form>);     \
+  FLASHMASK_LAUNCH_FORWARD(ForwardInstance192v128<instance, T, form>); \
+  FLASHMASK_LAUNCH_FORWARD(ForwardInstance192<instance, T, form>);     \
+  FLASHMASK_LAUNCH_FORWARD(ForwardInstance256<instance, T, form>)
+#define FLASHMASK_FORWARD_INSTANCES(instance)                                   \
+  FLASHMASK_FORWARD_INSTANCES_OF(instance, __nv_bfloat16, MaskForm::intervals); \
+  FLASHMASK_FORWARD_INSTANCES_OF(instance, __nv_bfloat16, MaskForm::bits);      \
+  FLASHMASK_FORWARD_INSTANCES_OF(instance, __half, MaskForm::intervals);        \
+  FLASHMASK_FORWARD_INSTANCES_OF(instance, __half, MaskForm::bits)
 
 }  // namespace flashmask::cuda::sm90

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "cuda/common/backward_workspace.h"
-#include "cuda/common/row_arguments.h"
+#include "cuda/common/views.h"
 #include "flashmask/attention.h"
 #include "plan/kernel.h"
 

@@ -3,9 +3,6 @@
 
 #include <cstdint>
 
-#include "cuda/common/backward_workspace.h"
-#include "cuda/common/output_rows.h"
-#include "cuda/common/row_arguments.h"
 #include "cuda/common/sections.h"
 #include "cuda/common/tile_walk.cuh"
 #include "cuda/sm90/instructions/copy_rows.cuh"
@@ -13,6 +10,8 @@
 #include "cuda/sm90/instructions/shared_memory.cuh"
 #include "cuda/sm90/masks/column_mask.cuh"
 #include "cuda/sm90/masks/partial_tile.cuh"
+#include "cuda/views/rows.h"
+#include "cuda/views/tensors.h"
 
 /// What the warps of the fused kernel share: the launch's arguments, shared memory and its barriers, steps.
 namespace flashmask::cuda::sm90 {

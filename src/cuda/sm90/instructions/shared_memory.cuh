@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <initializer_list>
 
-#include "cuda/instructions/mma.h"
 #include "cuda/sm90/instructions/ptx.h"
 
 namespace flashmask::cuda::sm90 {

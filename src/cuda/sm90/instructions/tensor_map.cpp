@@ -8,6 +8,7 @@
 
 #include "cuda/common/row_checks.h"
 #include "cuda/runtime/status.h"
+#include "flashmask/error.h"
 
 namespace flashmask::cuda::sm90 {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "cuda/common/intervals.cuh"
+#include "cuda/common/mask_reads.cuh"
 #include "cuda/instructions/arithmetic.cuh"
 #include "cuda/scores/tile_scores.cuh"
 

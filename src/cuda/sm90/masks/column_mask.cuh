@@ -3,10 +3,10 @@
 
 #include <type_traits>
 
-#include "cuda/common/bit_cells.cuh"
+#include "cuda/common/mask_reads.cuh"
 #include "cuda/sm90/instructions/ptx.h"
 #include "cuda/sm90/masks/column_intervals.cuh"
-#include "flashmask/mask.h"
+#include "flashmask/mask_shape.h"
 
 namespace flashmask::cuda::sm90 {
 

@@ -3,8 +3,8 @@
 
 #include <cuda_runtime_api.h>
 
-#include "cuda/scores/alibi.h"
 #include "cuda/scores/tile_scores.cuh"
+#include "cuda/views/scores.h"
 
 /// ALiBi for kernels whose warps share what is known of a tile's tokens. A token's *mark* is
 /// slope · (its position − an origin near the tile), in units of products; a score loses the distance of its two marks.

@@ -4,7 +4,6 @@
 #include <cstdint>
 
 #include "cuda/scores/bias_values.cuh"
-#include "cuda/scores/score_places.cuh"
 
 namespace flashmask::cuda::sm90 {
 

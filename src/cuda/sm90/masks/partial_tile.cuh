@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "cuda/common/bit_cells.cuh"
-#include "cuda/common/intervals.cuh"
+#include "cuda/common/mask_reads.cuh"
 #include "cuda/scores/tile_scores.cuh"
-#include "flashmask/mask.h"
+#include "flashmask/mask_shape.h"
 
 /// The bits that a warp makes of a partial tile, from a mask of either form. Kernels know no more of a mask than that.
 namespace flashmask::cuda::sm90 {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
+#include "cuda/common/instances.h"
 #include "cuda/common/launch.cuh"
 #include "cuda/runtime/device.h"
 #include "cuda/sm90/instructions/tensor_map.h"

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "cuda/common/backward_workspace.h"
-#include "cuda/common/row_arguments.h"
+#include "cuda/views/rows.h"
+#include "cuda/views/tensors.h"
 
 namespace flashmask::cuda::sm90 {
 

@@ -73,7 +73,7 @@ class RowConsumer {
     if constexpr (kStoresSeed<Shape>) {
       const RowTile& tile = work.tile;
       const DropoutSeed seed(dropout, tile.batch, tile.head);
-      if (lane() == 0) shared_.seeds[warp()].store(seed, dropout.place, first_row(tile));
+      if (lane() == 0) shared_.seeds[warp()].store(seed, dropout, first_row(tile));
     }
     __syncwarp();
   }
@@ -101,9 +101,9 @@ class RowConsumer {
     }
   }
 
-  /// Turns the products of that tile into powers of two with the values of a bias tensor (BiasArguments::add_to).
-  /// Scales the sums, since the loop over parts has no register for a second factor, and in each branch, which takes
-  /// one less.
+  /// Turns the products of that tile into powers of two with the values of a bias tensor (add_bias() of
+  /// change_scores.cuh). Scales the sums, since the loop over parts has no register for a second factor, and in each
+  /// branch, which takes one less.
   __device__ __forceinline__ void add_bias(float (&s)[kScores], const BiasArguments& bias) const {
     if constexpr (AddsBias<Shape>) {
       if (shares_entries(bias)) {

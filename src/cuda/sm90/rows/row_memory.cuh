@@ -3,7 +3,6 @@
 
 #include <cstdint>
 
-#include "cuda/common/row_arguments.h"
 #include "cuda/common/row_tile.cuh"
 #include "cuda/common/tile_walk.cuh"
 #include "cuda/common/token_units.cuh"
@@ -16,6 +15,7 @@
 #include "cuda/sm90/masks/distance_marks.cuh"
 #include "cuda/sm90/masks/near_entries.cuh"
 #include "cuda/sm90/masks/partial_tile.cuh"
+#include "cuda/views/rows.h"
 
 /// What the warps of a kernel over row tiles share: shared memory and its barriers, row tiles and work. A kernel's
 /// Shape defines its tiles, its rings and its warps.

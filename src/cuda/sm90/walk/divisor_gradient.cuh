@@ -2,8 +2,8 @@
 #pragma once
 
 #include "cuda/common/row_product.cuh"
-#include "cuda/instructions/tensor_rows.h"
 #include "cuda/sm90/walk/walk_arguments.h"
+#include "cuda/views/tensors.h"
 
 namespace flashmask::cuda::sm90 {
 

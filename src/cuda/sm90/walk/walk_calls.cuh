@@ -7,6 +7,7 @@
 
 #include "cuda/common/group_sums.cuh"
 #include "cuda/common/padding_rows.h"
+#include "cuda/common/tensor_views.h"
 #include "cuda/sm90/instructions/tensor_map.h"
 #include "cuda/sm90/walk/divisor_gradient.cuh"
 #include "cuda/sm90/walk/gate_gradient.h"

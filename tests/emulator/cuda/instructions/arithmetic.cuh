@@ -74,4 +74,9 @@ float2 unpack(std::uint32_t packed) {
   return {from_word<T>(static_cast<std::uint16_t>(packed)), from_word<T>(static_cast<std::uint16_t>(packed >> 16))};
 }
 
+template <class Memory>
+Memory& shared_memory() {
+  return *static_cast<Memory*>(emulator::shared_memory(sizeof(Memory)));
+}
+
 }  // namespace flashmask::cuda

@@ -9,11 +9,6 @@
 
 namespace flashmask::cuda {
 
-template <class Memory>
-Memory& shared_memory() {
-  return *static_cast<Memory*>(emulator::shared_memory(sizeof(Memory)));
-}
-
 template <class T>
 void multiply(float (&d)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1) {
   struct Operands {

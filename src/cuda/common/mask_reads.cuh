@@ -3,10 +3,19 @@
 
 #include <cuda_runtime_api.h>
 
-#include "cuda/common/mask_view.h"
+#include "cuda/views/plan.h"
+#include "mask/cell_words.h"
 
-/// How kernels read a mask of cells.
+/// How kernels read a mask of intervals, and one of cells.
 namespace flashmask::cuda {
+
+/// Loads a column's two ranges of masked rows: begin, end, begin, end. Past the last column every row is masked.
+__device__ __forceinline__ void load_intervals(const MaskView& mask, int list, int column, std::int32_t (&ends)[4]) {
+  const bool exists = column < mask.columns;
+  const std::int64_t at = static_cast<std::int64_t>(list) * mask.columns + column;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) ends[i] = exists ? __ldg(mask.intervals[i] + at) : i == 1 ? 1 << 30 : 0;
+}
 
 /// Returns where a cell's bits lie in `words`, counted in cells: in its own cell or, where only partial cells are
 /// stored, in the one that all masked or all visible cells share.

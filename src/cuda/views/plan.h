@@ -5,13 +5,35 @@
 
 #include <cstdint>
 
-#include "cuda/common/mask_view.h"
-#include "cuda/scores/score_arguments.h"
-#include "flashmask/attention.h"
-#include "plan/device_plan.h"
+#include "plan/device_arrays.h"
 
-/// Arguments of kernels that walk row tiles, besides their own tensors.
+/// A plan as a launch carries it: plain structs, which host code fills (common/views.h).
 namespace flashmask::cuda {
+
+/// A mask of cells, read through mask_reads.cuh.
+struct CellsView {
+  DeviceBits bits;
+  int rows, columns;  // counted in cells
+};
+
+struct MaskView {
+  int rows, columns;
+  const std::int32_t* intervals[4];
+  CellsView cells;
+};
+
+/// How words of a map in squares are found (common/tile_walk.cuh).
+struct MapSquares {
+  static constexpr std::uint32_t kTiles = 32, kWords = 2 * kTiles;
+  /// The first squares, which the whole map shares: all tiles of each are of one kind. AtEnd: the inner tiles end in
+  /// this square. The words of kSkipped are never read.
+  enum Shared : std::uint32_t { kSkipped, kPartial, kPartialAtEnd, kFull, kFullAtEnd, kShared };
+
+  /// Returns the place of a word of a square, for an outer tile and a kind of tiles: partial (0) or full (1).
+  __host__ __device__ static std::uint32_t place(std::uint32_t square, std::uint32_t outer_tile, std::uint32_t kind) {
+    return square * kWords + outer_tile % kTiles * 2 + kind;
+  }
+};
 
 /// A plan's map (cuda/plan/tile_map.h) and how heads find their list in it. For each outer tile, which a block takes,
 /// it says which inner tiles to visit. Outer tiles are row tiles in a map by rows and key tiles in one by columns.
@@ -45,36 +67,5 @@ struct TileChoice {
     return small == (static_cast<float>(*visited_small) < limit * of_others + allowance);
   }
 };
-
-struct RowArguments {
-  int batch, query_length, key_length, query_heads;
-  int head_ratio;  // query heads per key head
-  int items;       // row tiles of all heads
-  ScoreArguments score;
-  int section_heads;  // heads whose keys and values stay in the L2 cache together
-  TileMapView map;
-  MaskView mask;
-  int* next_item;     // 0 at the start of a launch
-  TileChoice choice;  // empty where there is one launch
-  DeviceUnits query_units, key_units;
-};
-
-/// Returns how many query heads' keys and values fit in `section_bytes`, at least those of one key head: whole groups,
-/// so that heads share what they load.
-int heads_in_section(const Problem& problem, std::int64_t section_bytes);
-
-/// Returns how many key heads' queries, sums for the gradients of queries and gradients of the output fit in
-/// `section_bytes`, at least one.
-int key_heads_in_section(const Problem& problem, std::int64_t section_bytes);
-
-/// Return where the tokens of queries, and of keys, lie.
-DeviceUnits query_units(const Plan& plan);
-DeviceUnits key_units(const Plan& plan);
-
-/// Returns the view of one of the plan's maps.
-TileMapView map_view(const DeviceMap& map, const Plan& plan);
-
-/// `map`: the kernel's map by rows, in the plan.
-RowArguments row_arguments(const Plan& plan, const DeviceMap& map, const ScoreArguments& score, int* next_item);
 
 }  // namespace flashmask::cuda

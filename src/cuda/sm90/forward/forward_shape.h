@@ -1,10 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "cuda/common/row_arguments.h"
+#include <cuda.h>
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <type_traits>
+
 #include "cuda/scores/changes.h"
-#include "cuda/scores/softcap.h"
-#include "cuda/sm90/changed_shapes.h"
+#include "cuda/views/rows.h"
+#include "flashmask/mask_shape.h"
 
 namespace flashmask::cuda::sm90 {
 
@@ -53,11 +58,58 @@ template <template <class> class Instance, class Shape, int kProducerRegisters_,
 struct ForwardInstance : Instance<Shape> {
   static constexpr bool kStagesResult = false, kSettles = Shape::kHeadDim == 128;
   /// Whether registers suffice for two ways to cap a tile.
-  static constexpr bool kCapsByPolynomial = Shape::kHeadDim == 256 && kIsCommon<Shape>;
+  static constexpr bool kCapsByPolynomial = Shape::kHeadDim == 256 && Shape::kForm == MaskForm::intervals &&
+                                            std::is_same_v<typename Shape::Element, __nv_bfloat16>;
   static constexpr int kProducerRegisters = kProducerRegisters_, kConsumerRegisters = kConsumerRegisters_;
   static constexpr int kMaskAtOnce = kProducerRegisters >= 72         ? Shape::kMaskAtOnce
                                      : Shape::kForm == MaskForm::bits ? 32
                                                                       : 64;
 };
+
+// The larger tiles of each head dim, and their instances that drop or change scores. Ping-pong pays where exponentials
+// take as long as products. The numbers of registers are what ptxas needs to avoid spills, builders included.
+
+template <class T, MaskForm kForm>
+using Forward64 = ForwardShape<T, kForm, 64, 64, 3, 96, 72, 144, TileOrder::ping_pong>;
+template <template <class> class Instance, class T, MaskForm kForm>
+using ForwardInstance64 =
+    ForwardInstance<Instance, Forward64<T, kForm>, kWritesBiases<Instance<Forward64<T, kForm>>> ? 56 : 72,
+                    kWritesBiases<Instance<Forward64<T, kForm>>> ? 152 : 144>;
+
+template <class T, MaskForm kForm>
+using Forward128 = ForwardShape<T, kForm, 128, 128, 2, 128, 72, 216>;
+template <template <class> class Instance, class T, MaskForm kForm>
+using ForwardInstance128 = ForwardInstance<Instance, Forward128<T, kForm>, 56, 224>;
+
+template <class T, MaskForm kForm>
+using Forward192v128 = ForwardShape<T, kForm, 192, 128, 2, 128, 72, 216>;
+template <template <class> class Instance, class T, MaskForm kForm>
+using ForwardInstance192v128 = ForwardInstance<Instance, Forward192v128<T, kForm>, 56, 224>;
+
+template <class T, MaskForm kForm>
+using Forward192 = ForwardShape<T, kForm, 192, 192, 2, 96, 72, 216>;
+template <template <class> class Instance, class T, MaskForm kForm>
+using ForwardInstance192 = ForwardInstance<Instance, Forward192<T, kForm>, 72, 216>;
+
+template <class T, MaskForm kForm>
+using Forward256 = ForwardShape<T, kForm, 256, 256, 2, 64, 72, 216>;
+template <template <class> class Instance, class T, MaskForm kForm>
+using ForwardInstance256 = ForwardInstance<Instance, Forward256<T, kForm>, 56, 224>;
+
+/// Smaller tiles, for short rows.
+template <class T, MaskForm kForm>
+using ShortForward64 = ForwardShape<T, kForm, 64, 64, 1, 64, 72, 184, TileOrder::one_by_one>;
+template <class T, MaskForm kForm>
+using ShortForward128 = ForwardShape<T, kForm, 128, 128, 2, 64, 72, 216, TileOrder::one_by_one, 4>;
+
+/// What the copy engine reads, and o, which it stores, also one row at a time.
+struct ForwardMaps {
+  CUtensorMap q, k, v, o, o_row;
+};
+
+/// Launches a shape's kernel. Those of plain scores are compiled in forward.cu, the instances in forward_dropping.cu,
+/// forward_capping.cu, forward_biasing.cu and forward_adding.cu.
+template <class Shape>
+void launch_forward(const ForwardArguments& arguments, const ForwardMaps& maps, int blocks, cudaStream_t stream);
 
 }  // namespace flashmask::cuda::sm90

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cuda/common/row_arguments.h"
+#include "cuda/common/views.h"
 
 #include <algorithm>
 
@@ -50,7 +50,7 @@ TileMapView map_view(const DeviceMap& map, const Plan& plan) {
   if (map.squares == nullptr) return view;
   const int strips = by_rows ? counts.row_words() : counts.column_words();
   view.lines = static_cast<int>(MapSquares::kTiles) * strips;
-  view.occupied_shift = MapSquares::occupied_shift(view.words);
+  view.occupied_shift = occupied_shift(view.words);
   if (!view.visit_all) view.occupied = map.squares + std::size_t{1} * counts.lists * strips * view.words;
   return view;
 }

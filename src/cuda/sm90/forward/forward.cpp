@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cuda/sm90/forward/forward.h"
+
+#include <algorithm>
+#include <type_traits>
+
+#include "cuda/common/forward_entry.h"
+#include "cuda/common/views.h"
+#include "cuda/runtime/device.h"
+#include "cuda/sm90/architecture.h"
+#include "cuda/sm90/forward/forward_shape.h"
+#include "cuda/sm90/instances.h"
+#include "cuda/sm90/instructions/tensor_map.h"
+#include "plan/plan_choice.h"
+
+namespace flashmask::cuda::sm90 {
+namespace {
+
+ForwardArguments arguments_of(const Plan& plan, const DeviceMap& map, const ForwardTensors& tensors,
+                              const KernelExecution& execution, int* next_item) {
+  ForwardArguments arguments{};
+  static_cast<RowArguments&>(arguments) = row_arguments(
+      plan, map, score_arguments(plan.problem(), execution, tensors.sinks, tensors.alibi, tensors.bias), next_item);
+  arguments.o = tensors.o.data;
+  arguments.o_batch = tensors.o.strides[0];
+  arguments.o_row = tensors.o.strides[1];
+  arguments.o_head = tensors.o.strides[2];
+  arguments.lse = static_cast<float*>(tensors.lse.data);
+  arguments.lse_batch = tensors.lse.strides[0];
+  arguments.lse_head = tensors.lse.strides[1];
+  arguments.value_dim = static_cast<int>(plan.problem().value_dim);
+  arguments.softcap = softcap_arguments(plan.problem());
+  return arguments;
+}
+
+template <class Shape>
+void attend(const ForwardArguments& arguments, const ForwardTensors& tensors, cudaStream_t stream) {
+  const ForwardMaps maps{make_tensor_map("forward: q", tensors.q, Shape::kRows),
+                         make_tensor_map("forward: k", tensors.k, Shape::kColumns),
+                         make_tensor_map("forward: v", tensors.v, Shape::kColumns),
+                         make_tensor_map("forward: o", tensors.o, Shape::kRows / Shape::kConsumerWarps),
+                         make_tensor_map("forward: o", tensors.o, 1)};
+  launch_forward<Shape>(arguments, maps, std::min(arguments.items, multiprocessors() * Shape::kBlocks), stream);
+}
+
+/// What the entries of common/forward_entry.h launch.
+template <class Kernels>
+struct ForwardLauncher {
+  using Shape = typename Kernels::Shape;
+  static constexpr bool kCounts = true, kCombines = false, kReadsUnits = true;
+  static constexpr int kBiasesAbove = kNarrow;
+  static constexpr Features kFeatures = Kernels::kFeatures;
+  static constexpr std::size_t room() { return 0; }
+
+  static DeviceNeeds needs(const Architecture& architecture) { return {architecture.capability, true}; }
+  static void launch(const Plan& plan, const ForwardTensors& tensors, const KernelExecution& execution,
+                     const DeviceMap& map, int* next_item, const TileChoice& choice) {
+    ForwardArguments arguments = arguments_of(plan, map, tensors, execution, next_item);
+    arguments.choice = choice;
+    Kernels::with_one_for(plan.problem(), [&](auto name) {
+      attend<typename decltype(name)::Shape>(arguments, tensors, static_cast<cudaStream_t>(execution.stream));
+    });
+  }
+};
+
+/// Launches a shape, `Of`, and its instances, made by `Instance`.
+template <template <class, MaskForm> class Of, template <template <class> class, class, MaskForm> class Instance,
+          class T, MaskForm kForm>
+using LauncherOf = ForwardLauncher<
+    std::conditional_t<kIsCommon<Of<T, kForm>>,
+                       Instances<Of<T, kForm>, Instance<Dropping, T, kForm>, Instance<Capping, T, kForm>,
+                                 Instance<Biasing, T, kForm>, Instance<Adding, T, kForm>>,
+                       Instances<Of<T, kForm>, Instance<Dropping, T, kForm>, Instance<Capping, T, kForm>>>>;
+
+template <class Launcher>
+void add_entry(KernelEntries& entries) {
+  add_forward_entry<Launcher>(entries, kArchitecture, Launcher::Shape::kForm);
+}
+
+template <class Launcher, class Small>
+void add_choosing_entries(KernelEntries& entries, const WhenSmall& when) {
+  add_choosing_forward_entries<Launcher, ForwardLauncher<Instances<Small>>>(entries, kArchitecture, Small::kForm, when);
+}
+
+/// The numbers of WhenSmall come from timing documents of many lengths in both tiles (docs/kernels/sm90.md).
+template <class T, MaskForm kForm>
+void add_entries(KernelEntries& entries) {
+  add_choosing_entries<LauncherOf<Forward64, ForwardInstance64, T, kForm>, ShortForward64<T, kForm>>(entries,
+                                                                                                     {0.656F, 0.8F});
+  add_choosing_entries<LauncherOf<Forward128, ForwardInstance128, T, kForm>, ShortForward128<T, kForm>>(entries,
+                                                                                                        {0.815F, 0.9F});
+  add_entry<LauncherOf<Forward192v128, ForwardInstance192v128, T, kForm>>(entries);
+  add_entry<LauncherOf<Forward192, ForwardInstance192, T, kForm>>(entries);
+  add_entry<LauncherOf<Forward256, ForwardInstance256, T, kForm>>(entries);
+}
+
+}  // namespace
+
+KernelEntries forward_kernels() {
+  KernelEntries entries;
+  add_entries<__nv_bfloat16, MaskForm::intervals>(entries);
+  add_entries<__nv_bfloat16, MaskForm::bits>(entries);
+  add_entries<__half, MaskForm::intervals>(entries);
+  add_entries<__half, MaskForm::bits>(entries);
+  return entries;
+}
+
+}  // namespace flashmask::cuda::sm90
