@@ -67,7 +67,8 @@ Problem problem_of(const Call& call, const Frame& frame) {
                   .value_dim = v[3],
                   .dtype = call.q.dtype,
                   .device = call.device,
-                  .dropout = frame.number("dropout")};
+                  .dropout = frame.number("dropout"),
+                  .change = ScoreChange::parse(frame.text("change"))};
   const double scale = frame.number("scale");
   if (scale != 0) problem.scale = scale;
   return problem;
@@ -123,7 +124,15 @@ Call read_call(Frame& frame, Device device) {
   read_mask_and_options(call, frame);
   if (frame.flag("has_dropout_words"))
     call.dropout_words = static_cast<const std::uint32_t*>(frame.next_operand().data);
-  if (frame.flag("has_sinks")) call.sinks = contiguous_view(frame.next_operand(), device);
+  const auto read = [&](const char* flag, TensorView& to) {
+    if (frame.flag(flag)) to = contiguous_view(frame.next_operand(), device);
+  };
+  read("has_sinks", call.sinks);
+  read("has_alibi_slopes", call.alibi.slopes);
+  read("has_query_positions", call.alibi.query_positions);
+  read("has_key_positions", call.alibi.key_positions);
+  read("has_bias", call.bias.values);
+  call.bias.origin = frame.integer("distance_origin");
   if (frame.flag("has_plan")) call.plan = bytes_of(frame.next_operand(), 1);
   return call;
 }
@@ -139,7 +148,8 @@ Call read_plan_call(Frame& frame, Device device) {
                   .value_dim = frame.integer("value_dim"),
                   .dtype = static_cast<DType>(frame.integer("dtype")),
                   .device = device,
-                  .dropout = frame.number("dropout")};
+                  .dropout = frame.number("dropout"),
+                  .change = ScoreChange::parse(frame.text("change"))};
   read_mask_and_options(call, frame);
   call.plan = bytes_of(frame.next_result(), 1);
   return call;
@@ -148,7 +158,7 @@ Call read_plan_call(Frame& frame, Device device) {
 ForwardTensors forward_tensors(const Call& call, Frame& frame) {
   const TensorView o = call.next_result(frame);
   const TensorView lse = contiguous_view(frame.next_result(), call.device);
-  return {call.q, call.k, call.v, o, lse, call.sinks};
+  return {call.q, call.k, call.v, o, lse, call.sinks, call.alibi, call.bias};
 }
 
 BackwardTensors backward_tensors(const Call& call, Frame& frame) {
@@ -157,6 +167,8 @@ BackwardTensors backward_tensors(const Call& call, Frame& frame) {
   tensors.k = call.k;
   tensors.v = call.v;
   tensors.sinks = call.sinks;
+  tensors.alibi = call.alibi;
+  tensors.bias = call.bias;
   tensors.o = call.next_operand(frame);
   tensors.lse = contiguous_view(frame.next_operand(), call.device);
   tensors.grad_o = call.next_operand(frame);
@@ -165,6 +177,7 @@ BackwardTensors backward_tensors(const Call& call, Frame& frame) {
   tensors.grad_k = call.next_result(frame);
   tensors.grad_v = call.next_result(frame);
   if (call.sinks.present()) tensors.grad_sinks = contiguous_view(frame.next_result(), call.device);
+  if (frame.flag("has_grad_bias")) tensors.grad_bias = contiguous_view(frame.next_result(), call.device);
   return tensors;
 }
 

@@ -45,13 +45,15 @@ struct Call {
   std::array<std::int64_t, 2> mask_name{};  ///< a hash of the mask's contents; zeros: they are not known beforehand
   const std::uint32_t* dropout_words = nullptr;  ///< [4], on the device: low and high word of seed and of offset
   TensorView sinks = {};
+  AlibiTensors alibi = {};
+  BiasTensor bias = {};
   std::span<std::byte> plan = {};  ///< on a GPU: memory that a call of plan() filled; empty: there is none
 
   TensorView view(const XLA_FFI_Buffer& buffer) const;
 };
 
 /// Reads a forward or a backward. Operands come in this order: q, k, v, then those that are given of mask, dropout
-/// words, sinks and plan.
+/// words, sinks, ALiBi's slopes, positions of queries and of keys, a bias or a table by distance, and plan.
 Call read_call(Frame& frame, Device device);
 
 /// Reads a call of plan(), whose operand is the mask and whose attributes say the problem.

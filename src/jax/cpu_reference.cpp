@@ -24,7 +24,13 @@ reference::Inputs inputs_of(const Tensors& tensors, const std::vector<double>& d
           .k = doubles(tensors.k),
           .v = doubles(tensors.v),
           .dropout = dropout,
-          .sinks = doubles(tensors.sinks)};
+          .sinks = doubles(tensors.sinks),
+          .alibi_slopes = doubles(tensors.alibi.slopes),
+          .query_positions = doubles(tensors.alibi.query_positions),
+          .key_positions = doubles(tensors.alibi.key_positions),
+          .bias = doubles(tensors.bias.values),
+          .bias_shape = tensors.bias.values.shape,
+          .bias_origin = tensors.bias.origin};
 }
 
 void write(const std::vector<double>& values, const TensorView& to) { std::ranges::copy(values, doubles(to).begin()); }
@@ -46,6 +52,7 @@ void reference_backward(const Call& call, const BackwardTensors& tensors, Execut
   write(gradients.k, tensors.grad_k);
   write(gradients.v, tensors.grad_v);
   write(gradients.sinks, tensors.grad_sinks);
+  write(gradients.bias, tensors.grad_bias);
 }
 
 }  // namespace flashmask::jax

@@ -34,23 +34,31 @@ XLA_FFI_Error_Code code_of(flashmask_status status) {
 
 }  // namespace
 
-const void* Frame::scalar(std::string_view attribute, XLA_FFI_DataType type) const {
+/// Returns an attribute of a type, or throws.
+const void* Frame::attribute(std::string_view name, XLA_FFI_AttrType type) const {
   const XLA_FFI_Attrs& all = frame_.attrs;
-  for (std::int64_t i = 0; i < all.size; ++i) {
-    if (std::string_view(all.names[i]->ptr, all.names[i]->len) != attribute) continue;
-    const auto* const value = static_cast<const XLA_FFI_Scalar*>(all.attrs[i]);
-    if (all.types[i] == XLA_FFI_AttrType_SCALAR && value->dtype == type) return value->value;
-    break;
-  }
-  refuse("the attribute " + std::string(attribute) + " is missing or of another type");
+  for (std::int64_t i = 0; i < all.size; ++i)
+    if (std::string_view(all.names[i]->ptr, all.names[i]->len) == name && all.types[i] == type) return all.attrs[i];
+  refuse("the attribute " + std::string(name) + " is missing or of another type");
 }
 
-std::int64_t Frame::integer(std::string_view attribute) const {
-  return *static_cast<const std::int64_t*>(scalar(attribute, XLA_FFI_DataType_S64));
+const void* Frame::scalar(std::string_view name, XLA_FFI_DataType type) const {
+  const auto* const value = static_cast<const XLA_FFI_Scalar*>(attribute(name, XLA_FFI_AttrType_SCALAR));
+  if (value->dtype != type) refuse("the attribute " + std::string(name) + " is of another type");
+  return value->value;
 }
 
-double Frame::number(std::string_view attribute) const {
-  return *static_cast<const double*>(scalar(attribute, XLA_FFI_DataType_F64));
+std::int64_t Frame::integer(std::string_view name) const {
+  return *static_cast<const std::int64_t*>(scalar(name, XLA_FFI_DataType_S64));
+}
+
+double Frame::number(std::string_view name) const {
+  return *static_cast<const double*>(scalar(name, XLA_FFI_DataType_F64));
+}
+
+std::string_view Frame::text(std::string_view name) const {
+  const auto* const value = static_cast<const XLA_FFI_ByteSpan*>(attribute(name, XLA_FFI_AttrType_STRING));
+  return {value->ptr, value->len};
 }
 
 const XLA_FFI_Buffer& Frame::next_operand() {

@@ -16,9 +16,11 @@ class Frame {
  public:
   explicit Frame(const XLA_FFI_CallFrame& frame) : frame_(frame) {}
 
-  std::int64_t integer(std::string_view attribute) const;
-  bool flag(std::string_view attribute) const { return integer(attribute) != 0; }
-  double number(std::string_view attribute) const;
+  // Attributes; each throws where there is none of this name and type.
+  std::int64_t integer(std::string_view name) const;
+  bool flag(std::string_view name) const { return integer(name) != 0; }
+  double number(std::string_view name) const;
+  std::string_view text(std::string_view name) const;
 
   const XLA_FFI_Buffer& next_operand();
   const XLA_FFI_Buffer& next_result();
@@ -27,7 +29,8 @@ class Frame {
   XLA_FFI_ExecutionContext* context() const { return frame_.ctx; }
 
  private:
-  const void* scalar(std::string_view attribute, XLA_FFI_DataType type) const;
+  const void* attribute(std::string_view name, XLA_FFI_AttrType type) const;
+  const void* scalar(std::string_view name, XLA_FFI_DataType type) const;
 
   const XLA_FFI_CallFrame& frame_;
   std::int64_t operand_ = 0, result_ = 0;

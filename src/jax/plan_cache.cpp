@@ -33,7 +33,7 @@ PlanKey::Numbers PlanKey::numbers_of(const Call& call, void* stream) {
 
 std::shared_ptr<const Plan> PlanCache::find(const PlanKey& key) {
   const auto found = std::ranges::find_if(recent_, [&](const Entry& each) {
-    return each.numbers == key.numbers && std::ranges::equal(each.mask, key.mask);
+    return each.numbers == key.numbers && each.change == key.change && std::ranges::equal(each.mask, key.mask);
   });
   if (found == recent_.end()) return nullptr;
   recent_.splice(recent_.begin(), recent_, found);
@@ -45,7 +45,7 @@ std::shared_ptr<const Plan> PlanCache::find_or_make(const PlanKey& key, const st
     const std::scoped_lock lock(mutex_);
     if (auto found = find(key)) return found;
   }
-  Entry entry{key.numbers, {key.mask.begin(), key.mask.end()}, make()};
+  Entry entry{key.numbers, key.change, {key.mask.begin(), key.mask.end()}, make()};
   std::list<Entry> dropped;  // destroyed after the lock is released
   const std::scoped_lock lock(mutex_);
   if (auto found = find(key)) return found;

@@ -21,10 +21,11 @@ namespace flashmask::jax {
 struct PlanKey {
   using Numbers = std::array<std::int64_t, 20>;
 
-  static PlanKey on_cpu(const Call& call) { return {numbers_of(call, nullptr), call.mask.bytes}; }
-  static PlanKey on_gpu(const Call& call, void* stream) { return {numbers_of(call, stream), {}}; }
+  static PlanKey on_cpu(const Call& call) { return {numbers_of(call, nullptr), call.problem.change, call.mask.bytes}; }
+  static PlanKey on_gpu(const Call& call, void* stream) { return {numbers_of(call, stream), call.problem.change, {}}; }
 
   Numbers numbers;
+  ScoreChange change;
   std::span<const std::byte> mask;
 
  private:
@@ -50,6 +51,7 @@ class PlanCache {
  private:
   struct Entry {
     PlanKey::Numbers numbers;
+    ScoreChange change;
     std::vector<std::byte> mask;
     CachedPlan made;
   };

@@ -113,6 +113,14 @@ inline int atomicMax(int* to, int other) {
   return before;
 }
 
+inline unsigned atomicXor(unsigned* to, unsigned other) {
+  const unsigned before = *to;
+  *to ^= other;
+  return before;
+}
+inline void __threadfence() {}
+inline void __nanosleep(unsigned) { flashmask::emulator::yield(); }
+
 inline int __popc(unsigned word) { return std::popcount(word); }
 inline int __ffs(unsigned word) { return word == 0 ? 0 : std::countr_zero(word) + 1; }
 inline unsigned __funnelshift_l(unsigned low, unsigned high, unsigned by) {

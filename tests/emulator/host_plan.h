@@ -126,6 +126,8 @@ inline cuda::RowArguments row_arguments(const Problem& problem, const HostMask& 
   arguments.map = map.view();
   arguments.items = arguments.batch * arguments.query_heads * arguments.map.outer_tiles;
   arguments.mask = mask.view();
+  arguments.query_units.tokens = arguments.query_length;
+  arguments.key_units.tokens = arguments.key_length;
   return arguments;
 }
 

@@ -3,6 +3,7 @@
 
 #include <ucontext.h>
 
+#include <algorithm>
 #include <csetjmp>
 #include <cstdlib>
 #include <cstring>
@@ -20,6 +21,7 @@ Index threadIdx, blockIdx, gridDim;
 namespace {
 
 constexpr std::size_t kStackBytes = std::size_t{128} << 10, kSharedAlignment = 1024;
+constexpr unsigned kMostYields = 50'000'000;
 
 [[noreturn]] void enter_another();
 
@@ -59,12 +61,19 @@ struct Warp {
 
 struct Barrier {
   unsigned arrived = 0, passed = 0;
+  bool any = false, any_of_last = false;
 };
 
 /// A barrier in shared memory.
 struct Counter {
   int expected = 0, arrived = 0, bytes = 0;
   unsigned phases = 0;
+  std::vector<int> passed = {};  // the last phase that each lane has waited for: a warp's lanes pass it together
+
+  int last_passed(unsigned warp) const {
+    const auto first = passed.begin() + 32 * static_cast<int>(warp);
+    return *std::max_element(first, first + 32);
+  }
 
   void settle() {
     if (arrived != expected || bytes != 0) return;
@@ -87,6 +96,7 @@ struct Block {
   std::map<std::uint32_t, Counter> counters;
   Work copies;  // of the copy engine, not yet done
   std::mt19937 random;
+  unsigned yields = 0;
   std::string error;
   ucontext_t main;
 };
@@ -160,14 +170,30 @@ unsigned find_lane() {
   return block->starved < warps ? of_warp(block->starved) : count;
 }
 
+/// Says what a lane waits for.
+std::string awaited_by(const Lane& lane) {
+  for (std::size_t i = 0; i < block->barriers.size(); ++i)
+    if (const Barrier& barrier = block->barriers[i]; lane.awaited == &barrier.passed)
+      return " waits at barrier " + std::to_string(i) + ", where " + std::to_string(barrier.arrived) + " have arrived";
+  for (const auto& [address, counter] : block->counters)
+    if (lane.awaited == &counter.phases)
+      return " waits for the barrier at " + std::to_string(address) + ", where " + std::to_string(counter.arrived) +
+             " of " + std::to_string(counter.expected) + " have arrived and " + std::to_string(counter.bytes) +
+             " bytes are missing";
+  return " waits for lanes of its warp";
+}
+
 [[noreturn]] void enter_another() {
   const auto count = static_cast<unsigned>(block->lanes.size());
   if (!block->copies.empty() && block->random() % 4 == 0) do_a_copy();
   unsigned next = find_lane();
   for (; next == count && !block->copies.empty(); next = find_lane()) do_a_copy();
   if (next < count) enter(next);
-  for (const Lane& lane : block->lanes)
-    if (!lane.done) fail("no thread can run: some wait at a barrier or for lanes that never come");
+  std::string waiting;
+  for (unsigned lane = 0; lane < count; ++lane)
+    if (!block->lanes[lane].done && (waiting.empty() || lane % 32 == 0))
+      waiting += (waiting.empty() ? "" : ", ") + std::to_string(lane) + awaited_by(block->lanes[lane]);
+  if (!waiting.empty()) fail("no thread can run: " + waiting);
   setcontext(&block->main);
   std::abort();
 }
@@ -233,15 +259,32 @@ void run(const Launch& launch, const std::function<void()>& kernel) {
 
 void await_block() { await_threads(0, static_cast<unsigned>(block->lanes.size())); }
 
-void await_threads(unsigned number, unsigned threads) {
+namespace {
+
+/// Returns whether the thread is the last of those that a barrier waits for.
+bool arrives_last(unsigned number, unsigned threads) {
   if (number >= block->barriers.size()) fail("there is no barrier " + std::to_string(number));
   Barrier& barrier = block->barriers[number];
-  if (++barrier.arrived == threads) {
-    barrier.arrived = 0;
-    ++barrier.passed;
-  } else {
-    await(&barrier.passed);
-  }
+  if (++barrier.arrived != threads) return false;
+  barrier.arrived = 0;
+  ++barrier.passed;
+  barrier.any_of_last = std::exchange(barrier.any, false);
+  return true;
+}
+
+}  // namespace
+
+void await_threads(unsigned number, unsigned threads) {
+  if (!arrives_last(number, threads)) await(&block->barriers[number].passed);
+}
+
+void arrive_at_threads(unsigned number, unsigned threads) { arrives_last(number, threads); }
+
+bool any_of_threads(unsigned number, unsigned threads, bool own) {
+  Barrier& barrier = block->barriers.at(number);
+  barrier.any |= own;
+  await_threads(number, threads);
+  return barrier.any_of_last;
 }
 
 namespace {
@@ -254,18 +297,22 @@ Counter& counter_at(std::uint32_t address) {
 
 /// Lets others run, now and then.
 void pause() {
-  if (block->random() % 16 != 0) return;
+  if (block->random() % 16 == 0) yield();
+}
+
+}  // namespace
+
+[[gnu::noinline]] void yield() {
+  if (++block->yields == kMostYields) fail("threads look again and again at what nobody changes");
   Lane& own = block->lanes[block->current];
   own.awaited = nullptr;
   if (_setjmp(own.place) == 0) enter_another();
 }
 
-}  // namespace
-
 void init_counter(std::uint32_t address, int arrivals) {
   check_shared(address, 8);
   if (block->counters.empty()) block->starved = static_cast<unsigned>(block->random() % block->warps.size());
-  block->counters[address] = {arrivals, 0, 0, 0};
+  block->counters[address] = {.expected = arrivals};
 }
 
 void arrive_at_counter(std::uint32_t address, int bytes) {
@@ -276,9 +323,15 @@ void arrive_at_counter(std::uint32_t address, int bytes) {
   pause();
 }
 
+void expect_at_counter(std::uint32_t address, int bytes) { counter_at(address).bytes += bytes; }
+
 void await_counter(std::uint32_t address, std::uint32_t parity) {
-  const Counter& counter = counter_at(address);
-  if (counter.phases % 2 == parity) await(&counter.phases);
+  Counter& counter = counter_at(address);
+  counter.passed.resize(block->lanes.size(), -1);
+  int& passed = counter.passed[block->current];
+  const int next = passed + 1 + static_cast<int>((static_cast<unsigned>(passed) + 1) % 2 == parity);
+  if (counter.phases % 2 == parity && counter.last_passed(block->current / 32) < next) await(&counter.phases);
+  counter_at(address).passed[block->current] = next;
 }
 
 void copy_later(const std::function<void()>& work, std::uint32_t address, int bytes) {

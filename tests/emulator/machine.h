@@ -45,10 +45,17 @@ void run(const Launch& launch, const std::function<void()>& kernel);
 void await_block();
 /// So many of them, at a barrier of a number from 1 to 15.
 void await_threads(unsigned barrier, unsigned threads);
+/// Counts as one of them without waiting.
+void arrive_at_threads(unsigned barrier, unsigned threads);
+/// Waits for them, and returns whether any gave true.
+bool any_of_threads(unsigned barrier, unsigned threads, bool own);
+/// Lets other threads run.
+void yield();
 
 /// Hopper's barriers in shared memory: so many arrivals, and bytes that copies bring, complete a phase.
 void init_counter(std::uint32_t address, int arrivals);
 void arrive_at_counter(std::uint32_t address, int bytes);
+void expect_at_counter(std::uint32_t address, int bytes);
 void await_counter(std::uint32_t address, std::uint32_t parity);
 
 /// Work of the copy engine: done now, or at any time later. It brings `bytes` to a counter.

@@ -52,6 +52,7 @@ class FakeCall {
   }
   std::map<std::string, std::int64_t> integers{};
   std::map<std::string, double> numbers{};
+  std::map<std::string, std::string> texts{};
 
   /// Runs a handler; "" where it succeeds, else the message, with the code in error_code.
   template <typename Handler>
@@ -76,13 +77,18 @@ class FakeCall {
     std::vector<XLA_FFI_ByteSpan*> names;
     std::vector<void*> values;
     std::vector<XLA_FFI_AttrType> types;
-    const auto attribute = [&](const std::string& name, XLA_FFI_DataType dtype, void* value) {
+    const auto add_attribute = [&](const std::string& name, XLA_FFI_AttrType type, void* value) {
       names.push_back(&spans.emplace_back(XLA_FFI_ByteSpan{name.data(), name.size()}));
-      values.push_back(&scalars.emplace_back(XLA_FFI_Scalar{dtype, value}));
-      types.push_back(XLA_FFI_AttrType_SCALAR);
+      values.push_back(value);
+      types.push_back(type);
     };
-    for (auto& [name, value] : integers) attribute(name, XLA_FFI_DataType_S64, &value);
-    for (auto& [name, value] : numbers) attribute(name, XLA_FFI_DataType_F64, &value);
+    const auto scalar = [&](const std::string& name, XLA_FFI_DataType dtype, void* value) {
+      add_attribute(name, XLA_FFI_AttrType_SCALAR, &scalars.emplace_back(XLA_FFI_Scalar{dtype, value}));
+    };
+    for (auto& [name, value] : integers) scalar(name, XLA_FFI_DataType_S64, &value);
+    for (auto& [name, value] : numbers) scalar(name, XLA_FFI_DataType_F64, &value);
+    for (const auto& [name, value] : texts)
+      add_attribute(name, XLA_FFI_AttrType_STRING, &spans.emplace_back(XLA_FFI_ByteSpan{value.data(), value.size()}));
     std::vector<void*> operands = pointers(operands_), results = pointers(results_);
     XLA_FFI_CallFrame frame{};
     frame.struct_size = XLA_FFI_CallFrame_STRUCT_SIZE;

@@ -31,19 +31,26 @@ struct Forward {
     call.operand(XLA_FFI_DataType_S32, rows.data(), {1, 1, kTokens, 1});
     call.result(XLA_FFI_DataType_F32, o.data(), {1, kTokens, 1, kDim});
     call.result(XLA_FFI_DataType_F32, lse.data(), {1, 1, kTokens});
-    call.integers = {{"causal", 1},         {"deterministic", 0}, {"dtype", 0},     {"has_dropout_words", 0},
-                     {"has_mask", 1},       {"has_plan", 0},      {"has_sinks", 0}, {"heads_first", 0},
-                     {"mask_name_high", 0}, {"mask_name_low", 0}};
+    for (const char* name : {"deterministic", "distance_origin", "dtype", "has_alibi_slopes", "has_bias",
+                             "has_dropout_words", "has_key_positions", "has_plan", "has_query_positions", "has_sinks",
+                             "heads_first", "mask_name_high", "mask_name_low"})
+      call.integers[name] = 0;
+    call.integers["causal"] = call.integers["has_mask"] = 1;
     call.numbers = {{"scale", 0.5}, {"dropout", 0.0}};
+    call.texts = {{"change", ""}};
   }
 
   /// The outputs of the library's own call.
-  std::vector<float> expected(std::int64_t first_document = 2) {
+  std::vector<float> expected(std::int64_t first_document = 2, const ScoreChange& change = {}) {
     std::vector<float> own(q.size()), own_lse(kTokens);
     const auto view = [](std::vector<float>& x) { return contiguous(x.data(), DType::f32, {1, kTokens, 1, kDim}); };
     const auto made =
-        plan(masks::causal_document({first_document, kTokens - first_document}, kTokens),
-             {.query_length = kTokens, .key_length = kTokens, .head_dim = kDim, .value_dim = kDim, .scale = 0.5});
+        plan(masks::causal_document({first_document, kTokens - first_document}, kTokens), {.query_length = kTokens,
+                                                                                           .key_length = kTokens,
+                                                                                           .head_dim = kDim,
+                                                                                           .value_dim = kDim,
+                                                                                           .scale = 0.5,
+                                                                                           .change = change});
     forward(made, {view(q), view(q), view(q), view(own), contiguous(own_lse.data(), DType::f32, {1, 1, kTokens})});
     return own;
   }
@@ -72,6 +79,15 @@ TEST(Handlers, ComputeAttention) {
     Forward given(first);
     EXPECT_EQ(given.call.run(flashmask_jax_forward_cpu), "");
     EXPECT_EQ(given.o, given.expected(first));
+  }
+}
+
+TEST(Handlers, ChangeScoresAsTheirTextSays) {
+  for (const double cap : {0.01, 0.02, 0.01}) {  // plans are kept apart
+    Forward given;
+    given.call.texts["change"] = scores::softcap(cap).text();
+    EXPECT_EQ(given.call.run(flashmask_jax_forward_cpu), "");
+    EXPECT_EQ(given.o, given.expected(2, scores::softcap(cap)));
   }
 }
 
@@ -120,7 +136,7 @@ TEST(Handlers, RefuseFloat32WhenTheyAreCompiledForAGpu) {
 }
 
 /// A key whose mask is one number.
-PlanKey key_of(const std::int32_t& number) { return {{}, std::as_bytes(std::span(&number, 1))}; }
+PlanKey key_of(const std::int32_t& number) { return {{}, {}, std::as_bytes(std::span(&number, 1))}; }
 
 TEST(PlanCache, FindsPlansByContentsAndKeepsTheNewest) {
   PlanCache cache(2, 100);

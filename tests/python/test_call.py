@@ -30,8 +30,10 @@ LAST = (
 
 
 def test_schemas_end_with_the_fields():
-    assert f"Tensor v, {FIELDS}, Tensor? sinks=None, {LAST}) ->" in str(flashmask.operators.forward_operator._schema)
-    last = f"{LAST}, bool float32_key_gradients=False"
+    assert f"Tensor v, {FIELDS}, Tensor? sinks=None, {LAST}, int schema=0) ->" in str(
+        flashmask.operators.forward_operator._schema
+    )
+    last = f"{LAST}, bool float32_key_gradients=False, int schema=0"
     assert f"Tensor lse, {FIELDS}, {last}) ->" in str(flashmask.operators.backward_operator._schema)
     with_sinks = str(flashmask.operators.backward_with_sinks_operator._schema)
     assert f"Tensor lse, Tensor sinks, {FIELDS}, {last}) ->" in with_sinks

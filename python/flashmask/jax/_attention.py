@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -12,15 +12,18 @@ import numpy as np
 from flashmask._abi.problem import Problem, check_dropout, check_scale
 from flashmask._arguments import boolean, choice, described, sink_dtypes
 from flashmask._mask import Mask
-from flashmask._options import LAYOUTS, ScoreArguments, refuse_keyword
+from flashmask._options import LAYOUTS, ScoreArguments, options_of
 from flashmask._plans.plan import dtype_name
 from flashmask.jax._masks import mask_operand
-from flashmask.jax._operands import array, problem_of
+from flashmask.jax._operands import array, problem_of, score_operands
 from flashmask.jax._operators import attend
 from flashmask.jax._plan import Plan, check_plan
 from flashmask.jax._rows import RowIndices
 from flashmask.jax._site import Options
 from flashmask.jax._versions import vary_along, varying_axes
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 _PLATFORMS = ("cpu", "gpu", "cuda")
 
@@ -39,7 +42,7 @@ def attention(
     sinks: Any = None,
     dropout: float = 0.0,
     key: Any = None,
-    **others: NoReturn,
+    **change: Unpack[ScoreArguments],
 ) -> Any:
     """Computes softmax(scale · q kᵀ under the mask) v; differentiable once in q, k, v and sinks, through o and lse.
 
@@ -67,7 +70,10 @@ def attention(
         dropout: probability with which each attention probability is dropped, rounded to 1/65536; what is kept is
             scaled up.
         key: a key of jax.random, which decides what is dropped; needed with dropout.
-        others: changes of scores, as flashmask.attention() takes them, are refused by name.
+        change: score=, a flashmask.scores.ScoreChange whose operands are arrays, or in its place softcap, alibi_slopes
+            with query_positions and key_positions, bias, or distance_bias with distance_origin, as
+            flashmask.attention() takes them. A bias or a table by distance is differentiable, slopes and positions are
+            not.
 
     Returns:
         o (batch, query length, query heads, value dim), or as layout "bhsd" orders it, in the dtype of q. With
@@ -78,18 +84,11 @@ def attention(
         ValueError, TypeError: an argument is not as described, or the arguments do not fit each other; while tracing.
         NotImplementedError: a transform or platform that is not served.
     """
-    refused: dict[str, Any] = {**others}
-    for name, value in refused.items():
-        if name in ScoreArguments.__annotations__:
-            raise NotImplementedError(
-                f"{name} is {described(value)}, and flashmask.jax changes no scores yet; leave it out, or call "
-                "flashmask.attention with torch tensors"
-            )
-        refuse_keyword(attention, name, value)
+    score = options_of(attention, change, ScoreArguments).score
     _check_platform()
     heads_first = choice("layout", layout, LAYOUTS) == 1
     arrays = [array(name, given) for name, given in (("q", q), ("k", k), ("v", v))]
-    problem = problem_of(arrays, heads_first, check_dropout("dropout", dropout))
+    problem = problem_of(arrays, heads_first, check_dropout("dropout", dropout), score)
     if plan is None:
         operand, memory = mask_operand(mask, problem), None
     elif mask is not None:
@@ -104,9 +103,12 @@ def attention(
         deterministic=boolean("deterministic", deterministic),
         heads_first=heads_first and problem.dtype != "float64",
         mask_name=operand.name,
+        change=score.text,
+        distance_origin=score.origin,
     )
     words = _words(key) if problem.dropout else None
-    given = [*arrays, operand.array, words, None if sinks is None else _sinks(sinks, problem), memory]
+    sinks = None if sinks is None else _sinks(sinks, problem)
+    given = [*arrays, operand.array, words, sinks, *score_operands(score, problem), memory]
     swap = heads_first and not options.heads_first  # the reference reads tensors in one order
     if swap:
         given[:3] = [tensor.swapaxes(1, 2) for tensor in arrays]

@@ -17,6 +17,7 @@ from flashmask.jax._versions import result_like
 
 MULTIPLE = 8
 """Head dims that kernels for GPUs take are multiples of it."""
+_OPTIONAL = ("mask", "sinks", "alibi_slopes", "query_positions", "key_positions", "bias", "plan", "grad_lse")
 
 
 def register() -> None:
@@ -32,7 +33,7 @@ def register() -> None:
 
 
 def foreign(site: Site, *arrays: Any) -> tuple[Any, ...]:
-    """Calls the library. Returns o and lse, or the gradients of q, k, v and the sinks, where there are some."""
+    """Calls the library. Returns o and lse, or the gradients of q, k, v, the sinks and the bias, if there are some."""
     given = site.given(arrays)
     dims = given["q"].shape[3], given["v"].shape[3]
     if all(dim % MULTIPLE == 0 for dim in dims):
@@ -70,11 +71,9 @@ def _foreign(site: Site, *arrays: Any) -> tuple[Any, ...]:
     integers = {
         "dtype": DTYPES.index(str(given["q"].dtype)),
         "has_dropout_words": "words" in given,
-        "has_grad_lse": "grad_lse" in given,
-        "has_mask": "mask" in given,
-        "has_plan": "plan" in given,
-        "has_sinks": "sinks" in given,
+        "has_grad_bias": site.bias_gradient,
     }
+    integers |= {f"has_{name}": name in given for name in _OPTIONAL}
     return tuple(call(*arrays, **_attributes(options, integers)))
 
 
@@ -83,12 +82,17 @@ def _attributes(options: Options, integers: dict[str, int]) -> dict[str, Any]:
     every = integers | {
         "causal": options.causal,
         "deterministic": options.deterministic,
+        "distance_origin": options.distance_origin,
         "heads_first": options.heads_first,
         "mask_name_high": options.mask_name[0],
         "mask_name_low": options.mask_name[1],
     }
-    numbers = {"scale": np.float64(options.scale), "dropout": np.float64(options.dropout)}
-    return numbers | {name: np.int64(value) for name, value in every.items()}
+    others = {
+        "scale": np.float64(options.scale),
+        "dropout": np.float64(options.dropout),
+        "change": options.change,
+    }
+    return others | {name: np.int64(value) for name, value in every.items()}
 
 
 def foreign_plan(options: Options, problem: Problem, mask: Any, size: int) -> Any:

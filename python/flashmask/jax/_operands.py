@@ -9,9 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flashmask._abi.problem import Problem, make_problem
+from flashmask._abi.problem import DTYPES, Problem, make_problem
 from flashmask._arguments import described
 from flashmask._plans.plan import dtype_name
+from flashmask.scores import OPERANDS, UNCHANGED, ScoreChange, check_shape
 
 
 def array(name: str, given: Any) -> Any:
@@ -21,7 +22,7 @@ def array(name: str, given: Any) -> Any:
     return jnp.asarray(given)
 
 
-def problem_of(tensors: list[Any], heads_first: bool, dropout: float) -> Problem:
+def problem_of(tensors: list[Any], heads_first: bool, dropout: float, score: ScoreChange = UNCHANGED) -> Problem:
     """Returns the problem of q, k and v, of which shapes and dtypes are read."""
     dtypes = [dtype_name(name, tensor) for name, tensor in zip("qkv", tensors, strict=True)]
     if len(set(dtypes)) > 1:
@@ -37,4 +38,31 @@ def problem_of(tensors: list[Any], heads_first: bool, dropout: float) -> Problem
             raise ValueError(f"{name} has shape {list(shape)}; expected (batch, heads, sequence, head dim)")
     if heads_first:
         shapes = [(batch, tokens, heads, dim) for batch, heads, tokens, dim in shapes]
-    return make_problem(shapes, dtypes[0], None, dropout)
+    return make_problem(shapes, dtypes[0], None, dropout)._replace(change=score.text)
+
+
+def score_operands(score: ScoreChange, problem: Problem) -> tuple[Any, Any, Any, Any]:
+    """Returns ALiBi's slopes and positions of queries and of keys, and a bias or a table by distance; or None for each.
+
+    Numbers are float64 where q is: the reference computes them.
+    """
+    sizes = problem.batch, problem.query_heads, problem.query_length, problem.key_length
+    found: list[Any] = [None] * 3
+    for place, name in enumerate(OPERANDS.get(score.kind, ())):
+        if score.operands[place] is not None:
+            found[place] = _ready(name, score.operands[place], sizes, problem.dtype)
+    return (*found, None) if score.kind == "alibi" else (None, None, None, found[0])
+
+
+def _ready(name: str, given: Any, sizes: tuple[int, int, int, int], of_q: str) -> Any:
+    """Returns an operand, checked, in the dtype that kernels read."""
+    operand = array(name, given)
+    check_shape(name, operand.shape, sizes)
+    if of_q == "float64":
+        return operand.astype(jnp.float64)
+    if name.endswith("positions"):
+        return operand.astype(jnp.float32)
+    dtype, expected = str(operand.dtype), DTYPES[:1] if name == "alibi_slopes" else DTYPES[:3]
+    if dtype not in expected:
+        raise TypeError(f"{name} has dtype {dtype}; expected {' or '.join(expected)}")
+    return operand

@@ -14,7 +14,7 @@ import jax
 from jax.experimental.custom_partitioning import CompoundFactor, custom_partitioning
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from flashmask.jax._site import Site
+from flashmask.jax._site import SHARED, Site
 from flashmask.jax._versions import sharding_rule
 
 
@@ -62,11 +62,11 @@ def _split_of(site: Site, operands: Any) -> _Split:
 
 
 def _sharding(site: Site, mesh: Mesh, name: str, shape: tuple[int, ...], split: _Split) -> NamedSharding:
-    """Returns the sharding of an operand, or of the result of that name. Axes of size 1 of a mask stay replicated."""
+    """Returns the sharding of an operand, or of the result of that name. Axes of size 1 that serve all stay whole."""
     over = {"b": split.batch or None, "h": split.heads or None}
     axes = site.axes(name, len(shape))
     spec = [over.get(axis) for axis in axes]
-    if name == "mask":
+    if name in SHARED:
         spec = [each if size > 1 else None for each, size in zip(spec, shape, strict=True)]
     return NamedSharding(mesh, PartitionSpec(*spec))
 
@@ -89,17 +89,26 @@ def _partition(site: Site, function: Any, mesh: Mesh, operands: Any, results: An
     mask = given.get("mask")
     if mask is not None and ((split.batch and mask.shape[0] > 1) or (split.heads and mask.shape[1] > 1)):
         own = own.without_mask_name()
-    shared_sinks = site.backward and "sinks" in given and len(given["sinks"].shape) == 1
 
     def local(*arrays: Any) -> tuple[Any, ...]:
         local_arrays = site.given(arrays)
         computed: tuple[Any, ...] = function(own, *(local_arrays[name] for name in own.names))
-        if shared_sinks and split.batch:
-            return *computed[:-1], jax.lax.psum(computed[-1], split.batch)
-        return computed
+        if not site.backward:
+            return computed
+        return tuple(
+            jax.lax.psum(result, over) if (over := _summed_over(site, name, given[name].shape, split)) else result
+            for name, result in zip(site.results, computed, strict=True)
+        )
 
     shardings = tuple(_sharding(site, mesh, name, array.shape, split) for name, array in given.items())
     return mesh, local, _result_shardings(site, mesh, operands, results, split), shardings
+
+
+def _summed_over(site: Site, name: str, shape: tuple[int, ...], split: _Split) -> tuple[str, ...]:
+    """Returns the axes of the mesh over which gradients of one operand add up: those that split what shares it."""
+    axes = site.axes(name, len(shape))
+    own = {axis for axis, size in zip(axes, shape, strict=True) if name not in SHARED or size > 1}
+    return split.batch * ("b" not in own) + split.heads * ("h" not in own)
 
 
 def _rule(site: Site, arrays: Any) -> Any:
@@ -111,7 +120,7 @@ def _rule(site: Site, arrays: Any) -> Any:
     whole: list[str] = []  # factors that are not split, in the order in which they come up
 
     def factor(axis: str, size: int, shared: bool) -> Any:
-        """The factor of an axis; `shared`: one that is 1 long is of the mask and serves all."""
+        """The factor of an axis; `shared`: one that is 1 long serves all."""
         if axis == "b" and not (shared and size == 1):
             return "b"
         if axis == "h" and size == kv_heads:
@@ -124,7 +133,7 @@ def _rule(site: Site, arrays: Any) -> Any:
 
     def factors(name: str, shape: tuple[int, ...]) -> tuple[Any, ...]:
         axes = site.axes(name, len(shape))
-        return tuple(factor(axis, size, name == "mask") for axis, size in zip(axes, shape, strict=True))
+        return tuple(factor(axis, size, name in SHARED) for axis, size in zip(axes, shape, strict=True))
 
     operands = tuple(factors(name, array.shape) for name, array in given.items())
     shapes = {name: array.shape for name, array in given.items()}

@@ -15,11 +15,12 @@ from flashmask._abi.header import Options as PlanOptions
 from flashmask._abi.library import call
 from flashmask._abi.problem import Problem, check_dropout
 from flashmask._arguments import boolean, choice, described
-from flashmask._options import LAYOUTS
+from flashmask._options import LAYOUTS, ScoreArguments, options_of
 from flashmask.jax._foreign import MULTIPLE, foreign_plan
 from flashmask.jax._masks import Operand, mask_operand
 from flashmask.jax._operands import problem_of
 from flashmask.jax._site import Options
+from flashmask.scores import ScoreChange
 
 
 @jax.tree_util.register_pytree_node_class
@@ -31,7 +32,7 @@ class Plan:
     memory: Any
     """uint8 [n] in memory of the GPU; None where plans are kept elsewhere."""
     problem: Problem
-    """Shapes, dtype and dropout of the calls that the plan is for."""
+    """Shapes, dtype, dropout and change of scores of the calls that the plan is for."""
     deterministic: bool
 
     def tree_flatten(self) -> tuple[tuple[Any, Any], tuple[Any, ...]]:
@@ -64,6 +65,7 @@ def plan(
     layout: Literal["bshd", "bhsd"] = "bshd",
     deterministic: bool = False,
     dropout: float = 0.0,
+    score: ScoreChange | None = None,
 ) -> Plan:
     """Prepares attention under `mask` once, for every layer that has q, k and v of these shapes, forward and backward.
 
@@ -78,7 +80,7 @@ def plan(
             jax.ShapeDtypeStruct.
         k: (batch, key length, kv heads, head dim).
         v: (batch, key length, kv heads, value dim); None: like k.
-        layout, deterministic, dropout: as the calls will have them.
+        layout, deterministic, dropout, score: as the calls will have them; of score, only its steps are read.
 
     Raises:
         ValueError, TypeError: an argument is not as described, or mask, q, k and v do not fit each other.
@@ -86,9 +88,12 @@ def plan(
     if mask is None:
         raise TypeError("mask is None; expected one: a call without a mask needs no plan")
     heads_first = choice("layout", layout, LAYOUTS) == 1
-    problem = problem_of([q, k, k if v is None else v], heads_first, check_dropout("dropout", dropout))
+    change = options_of(plan, {"score": score}, ScoreArguments).score
+    problem = problem_of([q, k, k if v is None else v], heads_first, check_dropout("dropout", dropout), change)
     operand = mask_operand(mask, problem)
-    options = Options(operand.causal, 0.0, problem.dropout, boolean("deterministic", deterministic))
+    options = Options(
+        operand.causal, 0.0, problem.dropout, boolean("deterministic", deterministic), change=problem.change
+    )
     memory = None
     if jax.default_backend() == "gpu" and operand.name == Operand().name:
         padded = problem._replace(

@@ -12,6 +12,9 @@ Arrays: TypeAlias = Sequence[Array]
 
 _TENSORS = ("q", "k", "v", "o", "grad_o")
 _ROWS = ("lse", "grad_lse")
+_AXES = {"mask": "bh--", "bias": "bh--", "query_positions": "b-", "key_positions": "b-"}
+SHARED = tuple(_AXES)
+"""Operands of which an axis of size 1 serves all that the axis counts."""
 
 
 class Options(NamedTuple):
@@ -26,6 +29,10 @@ class Options(NamedTuple):
     heads_first: bool = False
     mask_name: tuple[int, int] = (0, 0)
     """Names a mask whose contents are known while tracing, by a hash of them; zeros: they are not known."""
+    change: str = ""
+    """How scores are changed: ScoreChange.text."""
+    distance_origin: int = 0
+    """The entry of a table by distance that distance 0 gets; the operand `bias` is the table."""
 
 
 class Site(NamedTuple):
@@ -34,7 +41,9 @@ class Site(NamedTuple):
     options: Options
     backward: bool
     names: tuple[str, ...]
-    """Some of q, k, v, mask, words (seed and offset), sinks, plan; and for a backward o, lse, grad_o, grad_lse."""
+    """Some of operators.NAMES, in that order; and for a backward o, lse, grad_o, grad_lse."""
+    bias_gradient: bool = False
+    """For a backward: whether the gradient of the bias is wanted, which takes a pass of its own."""
 
     @property
     def target(self) -> str:
@@ -46,7 +55,8 @@ class Site(NamedTuple):
         """The operands that the results look like."""
         if not self.backward:
             return "o", "lse"
-        return ("q", "k", "v", "sinks") if "sinks" in self.names else ("q", "k", "v")
+        sinks, bias = ("sinks",) * ("sinks" in self.names), ("bias",) * self.bias_gradient
+        return ("q", "k", "v", *sinks, *bias)
 
     def given(self, arrays: Arrays) -> dict[str, Any]:
         """The operands by name."""
@@ -68,7 +78,9 @@ class Site(NamedTuple):
             return "bht"
         if name == "sinks":
             return "h" if rank == 1 else "bht"
-        return "bh--" if name == "mask" else "-"
+        if name == "alibi_slopes":
+            return "h" if rank == 1 else "bh"
+        return _AXES.get(name, "-")
 
     def sizes(self, arrays: Arrays) -> tuple[int, int, int]:
         """Batch, query heads and query length."""

@@ -31,6 +31,11 @@ def sinks_of(heads=4):
     return jnp.asarray(np.linspace(-1, 2, heads, dtype=np.float32))
 
 
+def bias_of(batch=1, heads=4, rows=N, columns=N):
+    """A bias of each score."""
+    return np.random.default_rng(1).standard_normal((batch, heads, rows, columns)).astype(np.float32)
+
+
 def weights(shape, dtype):
     """Numbers to weigh a result with, so that its gradient is not the same everywhere."""
     return np.cos(np.arange(np.prod(shape), dtype=np.float32)).reshape(shape).astype(dtype)

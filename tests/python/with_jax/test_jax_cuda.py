@@ -10,12 +10,13 @@ import jax.numpy as jnp  # noqa: E402
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
 from attention_oracle import softmax_attention  # noqa: E402
-from jax_cases import N, assert_same_bits, inputs, results, results_under, sinks_of  # noqa: E402
+from jax_cases import N, assert_same_bits, bias_of, inputs, results, results_under, sinks_of  # noqa: E402
 from mask_families import FAMILIES  # noqa: E402
 from torch_cases import as_torch, operand, our_torch, results_of_torch  # noqa: E402
 
+import flashmask  # noqa: E402
 import flashmask.jax as fm  # noqa: E402
-from flashmask import masks  # noqa: E402
+from flashmask import masks, scores  # noqa: E402
 from flashmask._abi.library import call as call_library  # noqa: E402
 from flashmask._abi.problem import make_problem  # noqa: E402
 
@@ -50,6 +51,21 @@ def test_head_dims_and_layouts(dim, layout):
     options = {"layout": layout, "deterministic": True}
     expected = results_of_torch(our_torch(mask, **options), arrays, device="cuda")
     assert_same_bits(results_under(operand(mask), arrays, **options), expected)
+
+
+def test_changes_of_scores():
+    mask, arrays, bias = FAMILIES["causal_document"](), given(), bias_of()
+
+    def call(q, k, v, bias):
+        score = scores.softcap(2.0) | scores.distance(bias[:, :, :1, :33], 3)
+        return fm.attention(q, k, v, mask, score=score, return_lse=True, deterministic=True)
+
+    def of_torch(q, k, v, bias):
+        score = scores.softcap(2.0) | scores.distance(bias[:, :, :1, :33], 3)
+        return flashmask.attention(q, k, v, mask, score=score, return_lse=True, deterministic=True)
+
+    expected = results_of_torch(of_torch, arrays, bias, device="cuda", name="bias")
+    assert_same_bits(jax.jit(lambda *every: results(call, *every))(*arrays, bias), expected)
 
 
 def test_row_indices_may_change_between_runs_of_one_program():

@@ -209,20 +209,6 @@ def test_builders_take_integers_of_any_width():
     )
 
 
-@pytest.mark.parametrize(
-    ("given", "error", "message"),
-    [
-        ({"softcap": 5.0}, NotImplementedError, "softcap is float 5.0, and flashmask.jax changes no scores yet"),
-        ({"score": flashmask.scores.softcap(5.0)}, NotImplementedError, r"score is ScoreChange softcap\(5.0\), and"),
-        ({"dropuot": 0.1}, TypeError, r"does not take dropuot, which is float 0.1; did you mean dropout\?"),
-    ],
-)
-def test_changes_of_scores_and_unknown_keywords_are_refused_by_name(given, error, message):
-    q = np.zeros((1, 8, 2, 8), np.float32)
-    with pytest.raises(error, match=message):
-        flashmask.jax.attention(q, q, q, **given)
-
-
 def test_row_indices_of_torch_are_refused():
     theirs = flashmask.RowIndices(torch.zeros(1, 1, N, 1, dtype=torch.int32), True)
     with pytest.raises(TypeError, match=r"mask is a flashmask\.RowIndices, which holds a torch tensor"):

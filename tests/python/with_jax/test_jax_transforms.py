@@ -22,6 +22,7 @@ from jax_cases import (  # noqa: E402
     N,
     assert_close,
     assert_same_bits,
+    bias_of,
     gradients_of,
     inputs,
     packed,
@@ -117,6 +118,36 @@ def test_vmap_maps_what_it_is_told_to():
         assert_close(found[2], expected[2])
 
 
+def test_vmap_maps_what_is_added_to_scores():
+    q, k, v = inputs()
+    many_q = jnp.stack([q, 2 * q, -q])
+    of_all, of_each = (jnp.asarray(bias_of(batch)) for batch in (1, 2))
+
+    def with_bias(q, bias):
+        return fm.attention(q, k, v, packed(), bias=bias, return_lse=True)
+
+    def with_slopes(q, slopes, keys=0):
+        positions = {"query_positions": jnp.arange(N)[None], "key_positions": jnp.arange(N)[None] + keys}
+        return fm.attention(q, k, v, packed(), alibi_slopes=slopes, **positions)
+
+    slopes = jnp.linspace(0, 1, 12).reshape(3, 4)
+    for call, arguments, axes, differentiated in (
+        (with_bias, (many_q, of_all), (0, None), (0, 1)),
+        (with_bias, (many_q, of_each), (0, None), (0, 1)),
+        (with_bias, (q, jnp.stack([of_all, 2 * of_all, -of_all])), (None, 0), (0, 1)),
+        (with_slopes, (many_q, slopes), (0, 0), 0),
+        (with_slopes, (many_q, slopes[0]), (0, None), 0),
+        (with_slopes, (many_q, slopes[:2], jnp.arange(3)), (0, None, 0), 0),
+    ):
+        gradients = gradients_of(call, differentiated)
+        found = jax.jit(jax.vmap(gradients, axes))(*arguments)
+        one_by_one = [
+            gradients(*(a[i] if axis == 0 else a for a, axis in zip(arguments, axes, strict=True))) for i in range(3)
+        ]
+        expected = jax.tree.map(lambda *each: jnp.stack(each), *one_by_one)
+        assert_close(found, expected)
+
+
 def test_vmap_nests_and_keeps_masks_of_the_batch_apart():
     q, k, v = inputs()
     mask = masks.stack_batch([masks.causal(N, N), masks.sliding_window(N, N, 5)])
@@ -205,6 +236,21 @@ def test_jit_over_sharded_arrays_gathers_nothing(mesh, spec, of_batch):
     assert found[2].sharding.is_equivalent_to(NamedSharding(mesh, spec), 4)
     assert_same_bits(found[1:5], expected[1:5])
     assert_close(found[5], expected[5], atol=1e-3)
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (4, 1), (1, 8), (4, 8)])
+def test_what_is_added_to_scores_is_split_with_them(mesh, shape):
+    arrays, bias = inputs(batch=4, heads=8, kv_heads=4), jnp.asarray(bias_of(*shape))
+    slopes = jnp.linspace(0, 1, 8)
+    of_bias = gradients_of(lambda q, k, v, bias: fm.attention(q, k, v, packed(), bias=bias, softcap=2.0), range(4))
+    of_slopes = gradients_of(lambda q, k, v, slopes: fm.attention(q, k, v, packed(), alibi_slopes=slopes))
+    split = [jax.device_put(array, NamedSharding(mesh, BY_BATCH_AND_HEADS)) for array in arrays]
+    for compute, given in ((of_bias, bias), (of_slopes, slopes)):
+        expected = compute(*arrays, given)
+        found = compute(*split, given)
+        assert set(moved(compute.lower(*split, given).compile().as_text()).values()) == {0}
+        assert_same_bits(found[:3], expected[:3])
+        assert_close(found[3:], expected[3:], atol=1e-3)
 
 
 def test_what_cannot_be_split_is_gathered_and_right(mesh):

@@ -25,11 +25,14 @@ def as_torch(array, dtype=None, device="cpu"):
     return torch.from_numpy(numbers).to(device, dtype or getattr(torch, str(array.dtype)))
 
 
-def results_of_torch(attend, arrays, sinks=None, dtype=None, device="cpu"):
-    """What results() says, by a function of torch tensors that returns o and lse. `dtype`: what it computes in."""
-    given = (*arrays, *(() if sinks is None else (sinks,)))
+def results_of_torch(attend, arrays, fourth=None, dtype=None, device="cpu", name="sinks"):
+    """What results() says, by a function of torch tensors that returns o and lse. `dtype`: what it computes in.
+
+    `fourth`: one more array, which it takes as `name`.
+    """
+    given = (*arrays, *(() if fourth is None else (fourth,)))
     leaves = [as_torch(array, dtype, device).requires_grad_() for array in given]
-    o, lse = attend(**dict(zip(("q", "k", "v", "sinks"), leaves, strict=False)))
+    o, lse = attend(**dict(zip(("q", "k", "v", name), leaves, strict=False)))
     of_o = as_torch(weights(o.shape, np.float32), o.dtype, device)
     of_lse = as_torch(weights(lse.shape, np.float32), lse.dtype, device).masked_fill(~lse.isfinite(), 0)
     gradients = torch.autograd.grad([o, lse], leaves, [of_o, of_lse])

@@ -36,7 +36,7 @@ class Scheduler {
   __device__ __forceinline__ bool has_few_tiles() const {
     const TileChoice& choice = arguments_.choice;
     const std::uint32_t* const visited = choice.small ? choice.visited_small : choice.visited;
-    return visited != nullptr && *visited <= kFewTiles * arguments_.map.all_outer_tiles();
+    return visited != nullptr && *visited <= static_cast<std::uint32_t>(kFewTiles * arguments_.map.all_outer_tiles());
   }
 
   /// Returns how many row tiles of a head have rows, in the batch entry that has most.

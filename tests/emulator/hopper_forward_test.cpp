@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "emulator/forward_call.h"
+#include "flashmask/builders.h"
+
+// Shared memory has arrays of as many elements as a shape needs, also none.
+#pragma GCC diagnostic ignored "-Wpedantic"
+#include "cuda/sm90/forward/forward_consumer.cuh"
+#include "cuda/sm90/instructions/tensor_map.h"
+#include "cuda/sm90/rows/row_kernel.cuh"
+
+/// Hopper's forward on the emulator, against the reference.
+namespace flashmask::cuda::sm90 {
+namespace {
+
+using check::AttentionTensors;
+using emulator::Copies;
+using emulator::HostMap;
+using emulator::HostMask;
+using sm80::expect_accurate;
+using sm80::How;
+using sm80::problem_for;
+using sm80::results;
+using sm80::Size;
+
+ForwardArguments arguments_of(const RowArguments& rows, const Problem& problem, const ForwardTensors& tensors) {
+  ForwardArguments arguments{};
+  static_cast<RowArguments&>(arguments) = rows;
+  arguments.o = tensors.o.data;
+  arguments.lse = static_cast<float*>(tensors.lse.data);
+  arguments.o_batch = tensors.o.strides[0];
+  arguments.o_row = tensors.o.strides[1];
+  arguments.o_head = tensors.o.strides[2];
+  arguments.lse_batch = tensors.lse.strides[0];
+  arguments.lse_head = tensors.lse.strides[1];
+  arguments.value_dim = static_cast<int>(problem.value_dim);
+  arguments.softcap = softcap_arguments(problem);
+  return arguments;
+}
+
+template <class Shape>
+void attend(const Mask& mask, const Problem& problem, AttentionTensors& tensors, const How& how) {
+  tensors.clear_outputs();
+  const HostMask host_mask(mask, how.form);
+  const HostMap map(mask, {Shape::kRows, Shape::kColumns}, MapSide::rows, how.visit,
+                    static_cast<int>(problem.query_heads));
+  const ForwardTensors given = tensors.forward();
+  RowArguments rows = emulator::row_arguments(
+      problem, host_mask, map, emulator::score_arguments(problem, how.place, given.sinks, given.alibi, given.bias));
+  int next_item = 0;
+  rows.next_item = &next_item;
+  const ForwardArguments arguments = arguments_of(rows, problem, given);
+  const CUtensorMap q = make_tensor_map("q", given.q, Shape::kRows), k = make_tensor_map("k", given.k, Shape::kColumns),
+                    v = make_tensor_map("v", given.v, Shape::kColumns),
+                    o = make_tensor_map("o", given.o, Shape::kRows / Shape::kConsumerWarps),
+                    o_row = make_tensor_map("o", given.o, 1);
+  const emulator::Launch launch{.blocks = static_cast<unsigned>(how.blocks != 0 ? how.blocks : 2),
+                                .threads = Shape::kThreads,
+                                .shared_bytes = sizeof(RowMemory<Shape>),
+                                .copies = how.copies};
+  emulator::run(launch, [&] {
+    run_roles<ForwardConsumer<Shape>, Shape>(arguments, {&q, &k, &v, nullptr, &o, &o_row});
+  });
+}
+
+/// Copies at once and late, which give the same bits.
+template <class Shape>
+void expect_right(const Mask& mask, const Problem& problem, check::Sinks sinks = check::Sinks::none) {
+  AttentionTensors tensors(problem, 7, sinks);
+  attend<Shape>(mask, problem, tensors, {.form = Shape::kForm, .copies = Copies::early});
+  expect_accurate(mask, problem, tensors);
+  const std::vector<double> expected = results(tensors);
+  attend<Shape>(mask, problem, tensors, {.form = Shape::kForm, .copies = Copies::late, .blocks = 3});
+  EXPECT_EQ(results(tensors), expected);
+}
+
+template <class Shape>
+void expect_right_over_masks() {
+  using namespace masks;
+  const Size odd{150, 203, 2, 1};
+  expect_right<Shape>(full(odd.rows, odd.columns), problem_for<Shape>(odd));
+  expect_right<Shape>(sliding_window(odd.rows, odd.columns, 40), problem_for<Shape>(odd));
+  expect_right<Shape>(causal_document(std::vector<std::int64_t>{70, 9, 80}, 200), problem_for<Shape>({200, 200}));
+}
+
+TEST(EmulatedHopperForward, IsRight) {
+  expect_right_over_masks<Forward64<__nv_bfloat16, MaskForm::intervals>>();
+  expect_right_over_masks<Forward128<__half, MaskForm::intervals>>();
+  expect_right_over_masks<Forward192v128<__nv_bfloat16, MaskForm::bits>>();
+  expect_right_over_masks<Forward192<__nv_bfloat16, MaskForm::intervals>>();
+  expect_right_over_masks<Forward256<__half, MaskForm::bits>>();
+}
+
+TEST(EmulatedHopperForward, IsRightWithSmallTiles) {
+  expect_right_over_masks<ShortForward64<__half, MaskForm::intervals>>();
+  expect_right_over_masks<ShortForward128<__nv_bfloat16, MaskForm::bits>>();
+}
+
+TEST(EmulatedHopperForward, PadsSmallerHeads) {
+  using Of64 = Forward64<__nv_bfloat16, MaskForm::intervals>;
+  using Of256 = Forward256<__nv_bfloat16, MaskForm::intervals>;
+  expect_right<Of64>(masks::causal(70, 90), problem_for<Of64>({70, 90}, 40, 56));
+  expect_right<Of256>(masks::causal(70, 90), problem_for<Of256>({70, 90}, 200, 136));
+}
+
+/// Rows that see many tiles, of which a late one has far larger scores than those that the maxima settled on.
+TEST(EmulatedHopperForward, RepeatsTilesUnderMaximaThatSettledTooEarly) {
+  using Shape = Forward128<__nv_bfloat16, MaskForm::intervals>;
+  const Problem problem = problem_for<Shape>({130, 1500});
+  const Mask mask = masks::full(130, 1500);
+  AttentionTensors tensors(problem, 5);
+  for (const std::int64_t key : {1100, 1301})
+    for (std::int64_t dim = 0; dim < 128; ++dim) tensors.k.set(key * 128 + dim, 20 * tensors.q.at(77 * 128 + dim));
+  for (const Copies copies : {Copies::early, Copies::late}) {
+    attend<Shape>(mask, problem, tensors, {.copies = copies});
+    expect_accurate(mask, problem, tensors);
+  }
+}
+
+TEST(EmulatedHopperForward, FindsMasksOfHeadsAndBatchEntries) {
+  const std::vector<Mask> heads = {masks::causal(90, 90), masks::sliding_window(90, 90, 5), masks::full(90, 90),
+                                   masks::causal_document(std::vector<std::int64_t>{50, 40}, 90)};
+  const Mask two[2] = {stack_heads(std::vector<Mask>{heads[0], heads[1]}),
+                       stack_heads(std::vector<Mask>{heads[2], heads[3]})};
+  using Shape = Forward64<__half, MaskForm::intervals>;
+  expect_right<Shape>(stack_batch(two), problem_for<Shape>({90, 90, 4, 2, 2}));
+}
+
+/// The last rows see nothing.
+TEST(EmulatedHopperForward, GivesSinksTheirShare) {
+  using Shape = Forward64<__nv_bfloat16, MaskForm::intervals>;
+  const Mask mask = masks::causal_document(std::vector<std::int64_t>{50, 30}, 90);
+  for (const check::Sinks sinks : {check::Sinks::of_heads, check::Sinks::narrow_of_heads, check::Sinks::of_rows})
+    expect_right<Shape>(mask, problem_for<Shape>({90, 90, 4, 2, 2}), sinks);
+}
+
+TEST(EmulatedHopperForward, VisitingEveryTileGivesTheSameBits) {
+  using Shape = Forward128<__nv_bfloat16, MaskForm::intervals>;
+  const Problem problem = problem_for<Shape>({150, 330, 2, 2});
+  const Mask mask = masks::sliding_window(150, 330, 60);
+  AttentionTensors tensors(problem, 3);
+  attend<Shape>(mask, problem, tensors, {});
+  const std::vector<double> skipping = results(tensors);
+  attend<Shape>(mask, problem, tensors, {.visit = Visit::all});
+  EXPECT_EQ(results(tensors), skipping);
+}
+
+template <template <template <class> class, class, MaskForm> class Of, template <class> class Instance>
+void expect_right_of(const Problem& given, const Mask& mask) {
+  using Shape = Of<Instance, __nv_bfloat16, MaskForm::intervals>;
+  Problem problem = problem_for<Shape>({150, 203, 2, 1});
+  problem.dropout = given.dropout;
+  problem.change = given.change;
+  expect_right<Shape>(mask, problem);
+}
+
+template <template <template <class> class, class, MaskForm> class Of>
+void expect_right_with_instances(const Mask& mask) {
+  Problem problem;
+  problem.dropout = 0.3;
+  expect_right_of<Of, Dropping>(problem, mask);
+  problem.dropout = 0;
+  problem.change = scores::softcap(2);
+  expect_right_of<Of, Capping>(problem, mask);
+  problem.change = scores::alibi();
+  expect_right_of<Of, Biasing>(problem, mask);
+  problem.change = scores::bias();
+  expect_right_of<Of, Adding>(problem, mask);
+  problem.change = scores::distance();
+  expect_right_of<Of, Adding>(problem, mask);
+}
+
+TEST(EmulatedHopperForward, DropsAndChangesScores) {
+  expect_right_with_instances<ForwardInstance64>(masks::causal(150, 203));
+  expect_right_with_instances<ForwardInstance128>(masks::sliding_window(150, 203, 90));
+  expect_right_with_instances<ForwardInstance256>(masks::full(150, 203));
+}
+
+}  // namespace
+}  // namespace flashmask::cuda::sm90
