@@ -38,6 +38,7 @@ ForwardArguments arguments_of(const RowArguments& rows, const Problem& problem, 
   arguments.lse_head = tensors.lse.strides[1];
   arguments.value_dim = static_cast<int>(problem.value_dim);
   arguments.softcap = softcap_arguments(problem);
+  arguments.max_scores = max_scores_view(tensors.max_scores);
   return arguments;
 }
 
@@ -47,7 +48,8 @@ void attend(const Mask& mask, const Problem& problem, AttentionTensors& tensors,
   const HostMask host_mask(mask, how.form);
   const HostMap map(mask, {Shape::kRows, Shape::kColumns}, MapSide::rows, how.visit,
                     static_cast<int>(problem.query_heads));
-  const ForwardTensors given = tensors.forward();
+  ForwardTensors given = tensors.forward();
+  if (KeepsMaxScores<Shape>) given.max_scores = tensors.max_scores.view();
   RowArguments rows = emulator::row_arguments(
       problem, host_mask, map, emulator::score_arguments(problem, how.place, given.sinks, given.alibi, given.bias));
   int next_item = 0;
@@ -71,7 +73,7 @@ template <class Shape>
 void expect_right(const Mask& mask, const Problem& problem, check::Sinks sinks = check::Sinks::none) {
   AttentionTensors tensors(problem, 7, sinks);
   attend<Shape>(mask, problem, tensors, {.form = Shape::kForm, .copies = Copies::early});
-  expect_accurate(mask, problem, tensors);
+  expect_accurate(mask, problem, tensors, {}, KeepsMaxScores<Shape>);
   const std::vector<double> expected = results(tensors);
   attend<Shape>(mask, problem, tensors, {.form = Shape::kForm, .copies = Copies::late, .blocks = 3});
   EXPECT_EQ(results(tensors), expected);
@@ -118,6 +120,30 @@ TEST(EmulatedHopperForward, RepeatsTilesUnderMaximaThatSettledTooEarly) {
     attend<Shape>(mask, problem, tensors, {.copies = copies});
     expect_accurate(mask, problem, tensors);
   }
+}
+
+/// Rows that see nothing, and scores of ever later keys that grow by less than maxima may lag behind.
+template <class Shape>
+void expect_largest_scores() {
+  using Asked = MaximizingForward<Shape>;
+  expect_right<Asked>(masks::causal(150, 100), problem_for<Shape>({150, 100, 2, 1}), check::Sinks::of_heads);
+  const Problem problem = problem_for<Shape>({130, 1500});
+  const Mask mask = masks::full(130, 1500);
+  AttentionTensors tensors(problem, 5);
+  for (std::int64_t i = 0; i < tensors.q.size(); ++i) tensors.q.set(i, i % Shape::kHeadDim == 0 ? 1 : 0);
+  for (std::int64_t i = 0; i < tensors.k.size(); ++i)
+    tensors.k.set(i, i % Shape::kHeadDim == 0 ? static_cast<float>(i / Shape::kHeadDim / 64) : 0);
+  attend<Asked>(mask, problem, tensors, {.form = Shape::kForm});
+  expect_accurate(mask, problem, tensors, {}, true);
+}
+
+TEST(EmulatedHopperForward, KeepsTheLargestScores) {
+  expect_largest_scores<Forward64<__nv_bfloat16, MaskForm::intervals>>();
+  expect_largest_scores<ShortForward64<__half, MaskForm::intervals>>();
+  expect_largest_scores<Forward128<__half, MaskForm::bits>>();
+  expect_largest_scores<ShortForward128<__nv_bfloat16, MaskForm::intervals>>();
+  expect_largest_scores<Forward192v128<__nv_bfloat16, MaskForm::intervals>>();
+  expect_largest_scores<Forward256<__nv_bfloat16, MaskForm::intervals>>();
 }
 
 TEST(EmulatedHopperForward, FindsMasksOfHeadsAndBatchEntries) {
