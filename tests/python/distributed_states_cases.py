@@ -160,6 +160,30 @@ def gradients_of_a_shared_group_in_16_bits_are_rounded_once(group, rank):
     raise_on_all_ranks(group, wrong)
 
 
+@cases((2, 3), batch=[1, 2])
+def heads_of_any_width_dtype_and_stride_arrive(group, rank, batch):
+    """Views at odd places in a wider tensor, of three dtypes; what arrives has no gaps and may be changed in place."""
+    for partition in ("contiguous", random_partition(TOKENS, group.size(), tile=5)):
+        sharding = sharding_of(group, MASKS["documents"](), partition=partition)
+        draw = torch.Generator().manual_seed(6)
+        wide = torch.randint(-9, 9, (batch, TOKENS, 1 + 6 * 3), generator=draw)
+        k, v = wide[..., 1:].unflatten(-1, (6, 3)).to(torch.bfloat16), wide[..., 1:].unflatten(-1, (6, 3)).double()
+        g = wide[..., 3:9].float()
+        given = [sharding.shard(torch.nn.functional.pad(each.flatten(2), (1, 0)))[..., 1:] for each in (k, v, g)]
+        held = [each.unflatten(-1, (6, -1)).requires_grad_() for each in given]
+
+        def run(k, v, g, cu_seqlens, initial_state, output_final_state):
+            assert k.is_contiguous() and v.is_contiguous() and g.is_contiguous()
+            return v.mul_(2).add_(g) + k, None
+
+        (fmd.over_nodes(run, sharding, *held) * sharding.shard(v)).sum().backward()
+        found = fmd.over_nodes(run, sharding, *(each.detach() for each in held))
+        right = torch.equal(found, sharding.shard(2 * v + wide[..., 3:9, None] + k))
+        right = right and torch.equal(held[1].grad, sharding.shard(2 * v))
+        right = right and torch.equal(held[2].grad[..., 0], sharding.shard(v.sum(-1).float()))
+        raise_on_all_ranks(group, "" if right else f"{partition}: other numbers")
+
+
 @case(2)
 def a_rank_without_tokens_takes_part(group, rank):
     mask = MASKS["documents"]()
