@@ -12,19 +12,22 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from flashmask import recurrent
-from flashmask._arguments import described
+from flashmask._arguments import choice, described
 from flashmask._linear_attention import linear_attention as of_whole
 from flashmask._nodes import Nodes
 from flashmask.distributed._checks import check_call
 from flashmask.distributed._exchange import Exchange
 from flashmask.distributed._group import Group
 from flashmask.distributed._heads import HeadExchange, exchange_of, of_all_ranks, range_of
+from flashmask.distributed._linear_rows import by_rows
 from flashmask.distributed._local import Local
 from flashmask.distributed._make import MAIN
 from flashmask.distributed._near import Near, near_of
 from flashmask.distributed._parcels import kinds_of, parts_of
 from flashmask.distributed._sharding import Sharding, check_plain
 from flashmask.recurrent._batch import nodes_of_batch
+
+_BY = ("heads", "rows")
 
 
 def causal_conv(
@@ -95,16 +98,30 @@ def linear_attention(
     mask: str = MAIN,
     normalize: bool = False,
     scale: float | None = None,
+    by: str = "heads",
 ) -> Tensor:
     """flashmask.linear_attention() over a sequence that is spread over the ranks of a group; a collective.
 
-    Each rank computes with a share of the heads, between two exchanges, as in over_nodes(). Tensors are (batch, tokens
-    that this rank holds, ...) or, of log_forget, (heads), the same on every rank.
+    Tensors are (batch, tokens that this rank holds, ...) or, of log_forget, (heads), the same on every rank.
 
-    Returns o (batch, tokens held, heads, value dim), on CPUs with the bits of one process: on a GPU the number of heads
-    decides where sums are cut. Differentiable once.
+    by: "heads": each rank computes with a share of the heads, between two exchanges, as in over_nodes(). "rows": each
+        rank keeps its tokens and all heads, and one state per head passes from rank to rank, which takes a second
+        walk of documents that go on on the next rank: for fewer heads than ranks, and long documents. Serves one run of
+        tokens per rank, partition="contiguous", and masks that do not fork.
+
+    Returns o (batch, tokens held, heads, value dim), by heads on CPUs with the bits of one process: on a GPU the number
+    of heads decides where sums are cut. Differentiable once.
+
+    Raises ValueError by rows where ranks hold several runs, or where sequences fork.
     """
+    _check_is_sharding(sharding)
     whole = sharding.masks[sharding._known(mask)]
+    if _BY[choice("by", by, _BY)] == "rows" and sharding.ranks > 1:
+        of_rows = q, k, v, log_forget, log_input
+        for name, each in zip(("q", "k", "v", "log_forget", "log_input"), of_rows, strict=True):
+            if each is not None and not (name == "log_forget" and each.ndim == 1):
+                _check_held(name, each, sharding)
+        return by_rows(sharding, mask, of_rows, normalize, scale)
     of_heads = log_forget is not None and log_forget.ndim == 1
 
     def compute(*given: Tensor | None, parameters: Sequence[Tensor | None]) -> Tensor:
@@ -171,8 +188,7 @@ class _Share(NamedTuple):
 def _share_of(
     sharding: Sharding, mask: str, inputs: Sequence[Tensor | None], parameters: Sequence[Tensor | None]
 ) -> _Share:
-    if not isinstance(sharding, Sharding):
-        raise TypeError(f"sharding is {described(sharding)}; expected what flashmask.distributed.shard() returns")
+    _check_is_sharding(sharding)
     key = (
         tuple([None if each is None else (type(each), each.dtype, each.shape) for each in inputs]),
         tuple([None if each is None else len(each) for each in parameters]),
@@ -200,9 +216,13 @@ def _make_share(
 # ---- checks ----
 
 
-def _check_held(name: str, tensor: Tensor, sharding: Sharding) -> None:
+def _check_is_sharding(sharding: Sharding) -> None:
     if not isinstance(sharding, Sharding):
         raise TypeError(f"sharding is {described(sharding)}; expected what flashmask.distributed.shard() returns")
+
+
+def _check_held(name: str, tensor: Tensor, sharding: Sharding) -> None:
+    _check_is_sharding(sharding)
     check_plain(name, tensor)
     if tensor.ndim < 3 or tensor.shape[1] != sharding._held:
         raise ValueError(
