@@ -27,7 +27,7 @@ from flashmask.distributed._group import Group
 from flashmask.distributed._lent import lend
 from flashmask.distributed._local import Local
 from flashmask.distributed._sharding import Sharding
-from flashmask.recurrent._batch import nodes_of_batch
+from flashmask.recurrent._batch import nodes_of_batch, on_device
 
 _LEAST = -(2.0**20)  # what linear_attention takes lower gates for
 
@@ -43,7 +43,8 @@ def by_rows(sharding: Sharding, mask: str, inputs: Inputs, normalize: bool, scal
     assert q is not None
     nodes = nodes_of_batch(sharding.nodes(mask), "the whole q", torch.empty((len(q), sharding.tokens), device="meta"))
     chains: _Chains = nodes.kept(
-        ("chains of ranks", sharding._name, sharding.rank), lambda: _chains_of(sharding, mask, nodes, len(q))
+        ("chains of ranks", sharding._name, sharding.rank, q.device),
+        lambda: _chains_of(sharding, mask, nodes, len(q), q.device),
     )
     if not chains.goes_on.any():
         return _own(chains, inputs, None, normalize, scale)
@@ -88,19 +89,19 @@ class _Chains(NamedTuple):
     """Whether each rank's tokens all lie in one document that both comes and goes on, or there are none."""
     mask: Mask | None = None
     """That of this rank's tokens; None where it holds none."""
-    firsts: Sequence[int] = ()
-    """For each batch entry, the place of its first node among the nodes of this rank's tokens."""
+    firsts: Tensor | None = None
+    """Of each batch entry that comes, the place of its first node among the nodes of this rank's tokens."""
     nodes: int = 0
     """How many these nodes are."""
     tail: int = 0
     """The first of this rank's tokens that lies in a document which goes on, in any batch entry."""
     tail_mask: Mask | None = None
     """That of the tokens from `tail` on."""
-    lasts: Sequence[int] = ()
+    lasts: Tensor | None = None
     """For each batch entry, the place of its last node among the nodes of these."""
 
 
-def _chains_of(sharding: Sharding, mask: str, nodes: Nodes, batch: int) -> _Chains:
+def _chains_of(sharding: Sharding, mask: str, nodes: Nodes, batch: int, device: torch.device) -> _Chains:
     """Returns them, or raises where a state does not simply pass from a rank to the next one."""
     runs, tokens = sharding._runs, sharding.tokens
     held = [run for of_rank in runs for run in of_rank]
@@ -126,17 +127,17 @@ def _chains_of(sharding: Sharding, mask: str, nodes: Nodes, batch: int) -> _Chai
     own, length = runs[sharding.rank], sharding._held
     local = sharding.masks[mask].slice(own, own)
     of_own = _among(local, batch, length)
-    firsts = np.searchsorted(of_own.begins, np.arange(batch) * length).tolist()
+    firsts = np.searchsorted(of_own.begins, np.flatnonzero(comes[sharding.rank]) * length)
     ends = np.searchsorted(of_own.begins, (1 + np.arange(batch)) * length) - 1
     on = np.flatnonzero(goes_on[sharding.rank])
-    chains = _Chains(goes_on, comes, spans, local, firsts, len(of_own))
+    chains = _Chains(goes_on, comes, spans, local, on_device(firsts, device), len(of_own))
     if not len(on):
         return chains
     tail = int((of_own.begins[ends[on]] - on * length).min())
     tail_mask = local if tail == 0 else local.slice([(tail, length)], [(tail, length)])
     of_tail = _among(tail_mask, batch, length - tail)
     lasts = np.searchsorted(of_tail.begins, (1 + np.arange(batch)) * (length - tail)) - 1
-    return chains._replace(tail=tail, tail_mask=tail_mask, lasts=np.maximum(lasts, 0).tolist())
+    return chains._replace(tail=tail, tail_mask=tail_mask, lasts=on_device(np.maximum(lasts, 0), device))
 
 
 def _among(mask: Mask, batch: int, length: int) -> Nodes:
@@ -176,7 +177,7 @@ def _sums(chains: _Chains, goes_on: Flags, inputs: Inputs, normalize: bool, scal
     tail = [each if each is None or each.ndim == 1 else each[:, chains.tail :] for each in inputs]
     options: dict[str, Any] = {"normalize": normalize, "scale": scale, "output_final_state": True}
     behind: LinearState = of_whole(tail[0], tail[1], tail[2], tail[3], tail[4], chains.tail_mask, **options)[1]
-    last = torch.tensor(chains.lasts, device=q.device)
+    last = chains.lasts
     normalizer = behind.normalizer.index_select(0, last) if normalize else zeros.new_zeros(0)
     return _Sums(behind.state.index_select(0, last), normalizer, behind.log_scale.index_select(0, last), left)
 
@@ -185,11 +186,11 @@ def _first_states(chains: _Chains, rank: int, sums: Sequence[_Sums], normalize: 
     """Returns what each of this rank's nodes begins with: zero, but for the first ones of entries that come."""
     like = sums[rank]
     states = [each.new_zeros((chains.nodes, *each.shape[1:])) for each in like[:3]]
+    assert chains.firsts is not None
     entries = np.flatnonzero(chains.comes[rank]).tolist()
-    places = torch.tensor([chains.firsts[entry] for entry in entries], device=like.state.device)
     found = zip(*[_coming(chains, rank, entry, sums, normalize) for entry in entries], strict=True)
     state, normalizer, log_scale = (
-        whole if part[0] is None else whole.index_copy(0, places, torch.stack(part))
+        whole if part[0] is None else whole.index_copy(0, chains.firsts, torch.stack(part))
         for whole, part in zip(states, found, strict=True)
     )
     return LinearState(state, normalizer if normalize else None, log_scale)
