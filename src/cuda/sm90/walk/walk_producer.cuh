@@ -31,6 +31,8 @@ __device__ __forceinline__ void copy_tiles(WalkMemory<Shape>& shared, const Walk
     }
   };
   constexpr int kInnerPanels = Shape::kInner / kPanel, kColumnPanels = Shape::kColumns / kPanel;
+  const bool finds_rows = !Shape::kGates && arguments.rows.result != nullptr;  // and stores no out: z is left out
+  const int yz_bytes = Shape::kInnerBytes + (Shape::kGates ? 2 : finds_rows ? 0 : 1) * Shape::kColumnBytes;
   RingCounter<Shape::kStages> at;
 #pragma unroll 1
   for (int i = begin; i < end; ++i) {
@@ -39,9 +41,9 @@ __device__ __forceinline__ void copy_tiles(WalkMemory<Shape>& shared, const Walk
     std::uint64_t *const yz = &shared.yz_full[at.slot()], *const x = &shared.x_full[at.slot()];
     barrier_wait(&shared.yz_empty[at.slot()], at.phase() ^ 1);
     const int inner = Shape::kInner * visit.inner_slice, column = Shape::kColumns * visit.column_slice;
-    barrier_arrive_expecting(yz, Shape::kInnerBytes + (Shape::kGates ? 2 : 1) * Shape::kColumnBytes);
+    barrier_arrive_expecting(yz, yz_bytes);
     copy(shared.y[at.slot()], &arguments.maps.y, yz, inner, kInnerPanels, arguments.once, inner_head, visit);
-    copy(shared.z[at.slot()], &arguments.maps.z, yz, column, kColumnPanels, true, column_head, visit);
+    if (!finds_rows) copy(shared.z[at.slot()], &arguments.maps.z, yz, column, kColumnPanels, true, column_head, visit);
     if constexpr (Shape::kGates)
       copy(shared.counterpart[at.slot()], &arguments.maps.counterpart, yz, column, kColumnPanels, true, column_head,
            visit);
