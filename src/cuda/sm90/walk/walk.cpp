@@ -94,8 +94,8 @@ class WalkKernel final : public LinearEntry {
 
 }  // namespace
 
-LinearKernels linear_kernels() {
-  LinearKernels kernels;
+KernelEntries linear_kernels() {
+  KernelEntries kernels;
   kernels.push_back(std::make_unique<const WalkKernel<__nv_bfloat16>>());
   kernels.push_back(std::make_unique<const WalkKernel<__half>>());
   return kernels;
