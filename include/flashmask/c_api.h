@@ -936,7 +936,7 @@ typedef struct flashmask_linear_plan_view {
 
 /// `kernel`: a prefix or whole kernel name; NULL or "": the best that runs here. Fails with FLASHMASK_INVALID_ARGUMENT,
 /// naming the first column that does not fit, where the mask is no tree, and with FLASHMASK_UNSUPPORTED where no kernel
-/// serves the problem: on GPUs they take bfloat16 and float16, and dims up to 128 that are multiples of 8.
+/// serves the problem: on GPUs they take bfloat16 and float16, keys to 256 and values to 512 dims, multiples of 8.
 FLASHMASK_API flashmask_status flashmask_linear_plan_create(const flashmask_mask* mask,
                                                             const flashmask_linear_problem* problem, const char* kernel,
                                                             flashmask_linear_plan** plan);

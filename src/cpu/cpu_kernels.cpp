@@ -42,6 +42,7 @@ KernelEntries cpu_kernels() {
         entries.push_back(
             cpu::backward_kernel(describe(set, Direction::backward, code.dtype, predicate), set, code.backward));
       }
+      if (code.linear.forward != nullptr) entries.push_back(cpu::linear_kernel(set, code));
     }
   }
   return entries;

@@ -21,6 +21,7 @@ namespace flashmask::cpu {
 
 std::unique_ptr<const Kernel> forward_kernel(KernelInfo info, const InstructionSet& set, const ForwardCode& code);
 std::unique_ptr<const Kernel> backward_kernel(KernelInfo info, const InstructionSet& set, const BackwardCode& code);
+std::unique_ptr<const TableEntry> linear_kernel(const InstructionSet& set, const KernelCode& code);
 
 constexpr std::size_t round_up_line(std::size_t bytes) { return (bytes + 63) / 64 * 64; }
 

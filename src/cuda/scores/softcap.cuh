@@ -55,15 +55,6 @@ __device__ __forceinline__ float slope_of_capped(float p, float without_bias, fl
   return fmaf(-y, y, 1);
 }
 
-/// Multiplies gradients of capped scores by their derivatives. `lse_log2`: by rows, the numbers of the lane's lines.
-template <int kUnits, int kEights>
-__device__ __forceinline__ void follow_cap(float (&grad)[kUnits][kEights][4], const float (&p)[kUnits][kEights][4],
-                                           const RowNumbers<kUnits>& lse_log2, const float& per_scale) {
-  for_each_score<kUnits, kEights>([&](int unit, int eight, int i) {
-    grad[unit][eight][i] *= slope_of_capped(p[unit][eight][i], lse_log2.at(unit, eight, i), per_scale);
-  });
-}
-
 /// Turns gradients of probabilities into gradients of products' scores ahead of the cap, for transposed scores.
 /// `dots`, `lse_log2`: of the rows, in shared memory, read where they are used: registers are short.
 template <int kUnits, int kEights>
