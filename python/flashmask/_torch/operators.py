@@ -13,16 +13,24 @@ from flashmask._arguments import check_dense
 from flashmask._backends import BY_NAME
 from flashmask._info import kernels
 from flashmask._plans.call import OF_BACKWARD, Call, call_of_backward
-from flashmask._torch.autograd import BelowAutograd, backward_autograd, forward_autograd, is_differentiated, record
-from flashmask._torch.cpu import backward_cpu, forward_cpu
+from flashmask._torch.autograd import (
+    BelowAutograd,
+    backward_autograd,
+    forward_autograd,
+    is_differentiated,
+    is_dual,
+    record,
+)
+from flashmask._torch.cpu import backward_cpu, forward_cpu, forward_tangents_cpu
 from flashmask._torch.cuda import backward_cuda, forward_cuda
 from flashmask._torch.direct import is_recordable, kernels_of
-from flashmask._torch.flops import backward_flops, count_flops, forward_flops
+from flashmask._torch.flops import backward_flops, count_flops, forward_flops, forward_tangents_flops
 from flashmask._torch.plans.device_plan import rows_of_nothing
 from flashmask._torch.plans.device_plans import remember_plans_of
 from flashmask._torch.plans.streams import in_graph_tree
 from flashmask._torch.schemas import LIBRARY, SCHEMA, Outputs, forward_operator, snapshot_operator
-from flashmask._torch.shapes import backward_fake, forward_fake, snapshot_fake
+from flashmask._torch.shapes import backward_fake, forward_fake, forward_tangents_fake, snapshot_fake
+from flashmask._torch.tangents import forward_tangents_autograd, forward_tangents_cuda
 
 
 def forward(q: Tensor, k: Tensor, v: Tensor, call: Call) -> Outputs:
@@ -42,7 +50,7 @@ def forward(q: Tensor, k: Tensor, v: Tensor, call: Call) -> Outputs:
         for name, tensor in (("q", q), ("k", k), ("v", v)):
             check_dense(name, tensor)
     if is_differentiated(q, k, v, call.sinks, call.bias):
-        if kernels is not None and is_recordable():
+        if kernels is not None and is_recordable() and not is_dual():
             return record(q, k, v, call.sinks, None, call, kernels)
         return forward_operator(q, k, v, *call, SCHEMA)
     if kernels is not None:
@@ -127,6 +135,11 @@ def _of_forward(kernel: Callable[..., Any]) -> Callable[..., Any]:
     return lambda *arguments: kernel(*arguments[:3], Call(*arguments[3:end]))
 
 
+def _of_tangents(kernel: Callable[..., Any]) -> Callable[..., Any]:
+    """Adapts a kernel of eight tensors and a Call."""
+    return lambda *arguments: kernel(*arguments[:8], Call(*arguments[8:]))
+
+
 def _of_backward(kernel: Callable[..., Any]) -> Callable[..., Any]:
     """Adapts a backward kernel in the same way; float32_key_gradients follows the fields of the call."""
     end = 7 + len(OF_BACKWARD)
@@ -159,8 +172,10 @@ def _register() -> None:
     torch.library.register_fake("flashmask::snapshot", snapshot_fake, lib=LIBRARY)
     LIBRARY.impl("snapshot", _snapshot, "CompositeExplicitAutograd")
     backward = backward_fake, backward_cpu, backward_cuda, backward_autograd
+    tangents = forward_tangents_fake, forward_tangents_cpu, forward_tangents_cuda, forward_tangents_autograd
     for name, of_arguments, (fake, cpu, cuda, autograd) in (
         ("forward", _of_forward, (forward_fake, forward_cpu, forward_cuda, forward_autograd)),
+        ("forward_tangents", _of_tangents, tangents),
         ("backward", _of_backward, backward),
         ("backward_with_sinks", _of_backward_with_sinks, backward),
         ("backward_with_bias", _of_backward_with_bias, backward),
@@ -171,6 +186,7 @@ def _register() -> None:
         LIBRARY.impl(name, _refuse_device, "CompositeExplicitAutograd")
         LIBRARY.impl(name, _refuse_vmap, "FuncTorchBatched")
     count_flops("forward", _of_forward(forward_flops))
+    count_flops("forward_tangents", _of_tangents(forward_tangents_flops))
     count_flops("backward", _of_backward(backward_flops))
     for name in ("backward_with_sinks", "backward_with_bias"):
         count_flops(name, _of_backward_with_sinks(backward_flops))

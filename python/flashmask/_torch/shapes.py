@@ -24,6 +24,11 @@ def forward_fake(q: Tensor, k: Tensor, v: Tensor, call: Call) -> Outputs:
     return q.new_empty((batch, rows, heads, v.shape[3])), q.new_empty((batch, heads, rows), dtype=lse_dtype(q.dtype))
 
 
+def forward_tangents_fake(q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor, *others: object) -> Outputs:
+    """Returns empty tangents of o and lse."""
+    return o.new_empty(o.shape), lse.new_empty(lse.shape)
+
+
 def check_meta(q: Tensor, **tensors: Tensor | None) -> None:
     """Refuses tensors without values beside a q with values: dispatch would compute nothing."""
     for name, tensor in tensors.items():
