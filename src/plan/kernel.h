@@ -73,6 +73,11 @@ class ForwardKernel : public Kernel {
  public:
   using Kernel::Kernel;
   virtual void run(const Plan& plan, const ForwardTensors& tensors, const KernelExecution& execution) const = 0;
+
+  /// Whether it computes tangents of its results too, by run_tangents().
+  virtual bool has_tangents() const { return false; }
+  virtual std::size_t tangents_workspace_bytes(const Problem&, int) const { return 0; }
+  virtual void run_tangents(const Plan&, const TangentTensors&, const KernelExecution&) const {}
 };
 
 class BackwardKernel : public Kernel {
