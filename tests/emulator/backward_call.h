@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -67,6 +69,8 @@ struct Call {
                                    bias.shape,
                                    tensors.bias_origin};
     const reference::Outputs outputs = reference::forward(problem, with.mask, inputs);
+    fill(tensors.o, outputs.o);
+    fill(tensors.lse, outputs.lse);
     expected = reference::backward(problem, with.mask, inputs, grad_o, grad_lse);
     naive = check::naive::attend(problem, with.mask, inputs, grad_o, grad_lse);
     padded = (problem.query_length + kPaddedRows - 1) / kPaddedRows * kPaddedRows;
@@ -78,6 +82,11 @@ struct Call {
       for (std::int64_t head = 0; head < problem.query_heads; ++head)
         for (std::int64_t row = 0; row < problem.query_length; ++row)
           add_row(outputs, grad_o, grad_lse, batch, head, row);
+  }
+
+  static void fill(HostTensor& tensor, const std::vector<double>& values) {
+    for (std::size_t i = 0; i < values.size(); ++i)
+      tensor.set(static_cast<std::int64_t>(i), static_cast<float>(values[i]));
   }
 
   /// Some are below the others by a constant, so that rows have other lse.

@@ -304,6 +304,9 @@ void pause() {
 
 [[gnu::noinline]] void yield() {
   if (++block->yields == kMostYields) fail("threads look again and again at what nobody changes");
+  // One that looks again and again can always run: what it waits for may be the starved warp's.
+  if (block->starved < block->warps.size() && block->yields % 256 == 0)
+    block->starved = static_cast<unsigned>(block->random() % block->warps.size());
   Lane& own = block->lanes[block->current];
   own.awaited = nullptr;
   if (_setjmp(own.place) == 0) enter_another();
