@@ -50,7 +50,7 @@ class Kernel : public TableEntry {
 
   const KernelInfo& info() const { return info_; }
 
-  using TableEntry::refusal;
+  std::string refusal() const override = 0;  // beside the others of its name, which it would hide
   /// Returns why it cannot run on one device of its kind; empty if it can, or if the machine has no such device.
   virtual std::string refusal(Device) const { return ""; }
   /// Returns why it cannot serve a problem, beyond what KernelInfo says; empty if it can.

@@ -28,8 +28,9 @@ class LinearKernel : public TableEntry {
 
   const LinearKernelInfo& info() const { return info_; }
 
-  using TableEntry::refusal;
-  using TableEntry::reservation;
+  // Beside the others of their names, which they would hide.
+  std::string refusal() const override = 0;
+  std::string reservation() const override { return ""; }
   virtual std::string refusal(const LinearProblem&, Direction) const { return ""; }
   virtual std::string reservation(const LinearProblem&, Direction) const { return ""; }
   /// Returns what calls of a plan read on its device; null on the CPU.
