@@ -450,7 +450,7 @@ def _marked(mask: Tensor | None, tokens: Tensor, told: _Told) -> Tensor:
 def _enter(
     carrier: torch.nn.Module, arguments: tuple[Any, ...], options: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-    """Takes the nodes out of the keywords of what carries a state, and tells them to the functions that it calls."""
+    """Takes the nodes out of a module's keywords, for the functions that carry its state on."""
     told: _Told | None = options.get(_NODES)
     for mask in ("attention_mask", "conv_mask"):
         told = told or getattr(options.get(mask), _NODES, None)

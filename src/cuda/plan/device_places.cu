@@ -36,7 +36,7 @@ struct ChunkTotals {
   int islands;     ///< that begin
 };
 
-/// The parts that end at a free cut: columns and rows since the cut before, and then rows that see nothing.
+/// Which kinds of parts end at one free cut: columns and rows since the cut before, and then rows that see nothing.
 struct PartsAt {
   int before;  ///< the free cut before this one; −1: there is none
   int kinds;   ///< of Kind

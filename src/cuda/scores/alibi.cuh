@@ -26,7 +26,7 @@ __device__ __forceinline__ void for_each_penalty(const AlibiArguments& alibi, co
   }
   const float* const rows = alibi.query_positions + place.batch * alibi.query_positions_batch;
   const float* const columns = alibi.key_positions + place.batch * alibi.key_positions_batch;
-  // Past the last token, where nothing is visible, the last one's position does.
+  // Places past the end take the last token's position: nothing is visible there.
   for_each_score<kUnits, kEights>([&](int unit, int eight, int i) {
     const float of_row = __ldg(rows + min(row + Place::rows_to(unit, eight, i), alibi.query_length - 1));
     const float of_column = __ldg(columns + min(column + Place::columns_to(unit, eight, i), alibi.key_length - 1));

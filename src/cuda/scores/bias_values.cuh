@@ -134,7 +134,7 @@ class BiasValues {
   /// finished, and its addresses forgotten, before the next part's begin: registers hold no more.
   template <class Body>
   __device__ __forceinline__ void for_each_part(const Body& body) const {
-    // Scores of as few rows as there are.
+    // Each part spans as few rows as possible.
     constexpr int kLines = Place::kPairsColumns ? 1 : kUnits, kPart = !Place::kPairsColumns             ? 1
                                                                       : kUnits == 2 && kEights % 4 == 0 ? 4
                                                                                                         : 2;

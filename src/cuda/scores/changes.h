@@ -34,7 +34,7 @@ concept KeepsMaxScores = requires {
   requires Shape::kMaxScores;
 };
 
-/// Whether those who compute scores look up where in the sequence they lie, and for which head.
+/// Whether warps that compute scores need the head, row and column of each.
 template <class Shape>
 inline constexpr bool kLocatesScores = Drops<Shape> || AddsBias<Shape>;
 

@@ -145,7 +145,7 @@ class TileSteps {
 
   __device__ __forceinline__ void write(int step, TileStep what) { steps_[step % kSlots] = {what.tile, what.marks}; }
 
-  /// Records that `written` steps are written and that `next` is the next look.
+  /// Saves the progress: how many steps are written, and which words of the map come next.
   __device__ __forceinline__ void end_at(const TileLists& lists, const Look& next, int written) {
     if (lane_index() != 0) return;
     const bool ended = next.head >= lists.heads;

@@ -112,8 +112,8 @@ class WideProducts {
     }
   }
 
-  /// Stores the warp's own weights for its sharers, who may read them after the next barrier. seen: whether any is
-  /// nonzero.
+  /// Stores the warp's own weights for the warps that share its keys, which may read them after the next barrier. seen:
+  /// whether any is nonzero.
   __device__ __forceinline__ void store_weights(const Packed& packed, bool seen) const {
     store_units<WeightTile>(ring_.weights, packed, own_outer(), own_inner());
     if (lane_index() == 0) ring_.seen[warp()] = seen;

@@ -196,7 +196,7 @@ class WalkBlock {
       State::template add_vector<ColumnTile>(shared_.vector, shared_.z, factors);
   }
 
-  /// Computes the weighted scores of the warp's rows, and what they are divided by where they are.
+  /// Computes the weighted scores of the warp's rows, and their divisors where the problem normalizes.
   __device__ __forceinline__ void score(std::uint32_t x, std::uint32_t y, StepFactors& factors, int step) {
     const int block = own_rows(), lane = lane_index(), row = 16 * block + lane / 4, quad = lane % 4;
     const std::uint32_t a = x + InnerTile::lane_rows() + InnerTile::step(16 * block, 0),

@@ -49,7 +49,7 @@ struct FusedShape {
 /// What a step adds to: a row tile's gradient of q, or a key tile's gradients of k and v.
 enum class Sum : int { none, of_rows, of_keys };
 
-/// A tile, and what it adds to.
+/// One step: a tile, and the sum that it adds to.
 struct alignas(16) FusedStep {
   Sum sum;                // none: there are no more steps
   int batch, head, tile;  // what the sum is for: a query head's row tile, or a key head's key tile
