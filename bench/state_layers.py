@@ -6,6 +6,8 @@ flash-linear-attention is installed and runs, its gated delta rule; the masks on
 
 torchrun --nproc-per-node 2 bench/state_layers.py
 torchrun --nproc-per-node 2 bench/state_layers.py --device cpu --tokens 256 --heads 4 --width 32 --hidden 64
+torchrun --nproc-per-node 2 bench/state_layers.py --hosts  # only what a layer and its parts take of the host
+torchrun --nproc-per-node 2 bench/state_layers.py --hosts --device cpu --heads 4 --width 8 --hidden 16
 """
 
 import argparse
@@ -32,6 +34,7 @@ parser.add_argument("--heads", type=int, default=32)
 parser.add_argument("--width", type=int, default=128)
 parser.add_argument("--hidden", type=int, default=2048)
 parser.add_argument("--calls", type=int, default=5)
+parser.add_argument("--hosts", action="store_true")
 given = parser.parse_args()
 on_gpu = given.device == "cuda"
 dtype = torch.bfloat16 if on_gpu else torch.float32
@@ -123,7 +126,7 @@ def median_ms(compute):
 def host_us(compute):
     """Host time of a call, while the device keeps up: the best of some, which no wait for the device is in."""
     best = 1e9
-    for _ in range(12):
+    for _ in range(200 if given.hosts else 12):
         wait()
         dist.barrier()
         began = time.perf_counter()
@@ -175,18 +178,56 @@ def far(a, b):
 
 
 def hosts(rule, group):
-    """Host time of a layer beyond one GPU's, forward and backward, at a length whose kernels take no time."""
+    """Host time of a layer, and of its parts that know ranks, at a length whose kernels take no time."""
     torch.manual_seed(0)
     layer, mask = Layer(rule).to(given.device, dtype), masks.causal_document([300, 212], 512)
     hidden = torch.randn(1, 512, given.hidden).to(given.device, dtype)
     sharding = fmd.shard(mask, group, query_heads=1, kv_heads=1, head_dim=64, partition="contiguous")
     whole, mine = Whole(mask), sharding.shard(hidden)
-    out = []
-    for compute in (lambda: layer(hidden, whole), lambda: layer(mine, sharding)):
-        out.append(host_us(compute))
-        out.append(host_us(lambda compute=compute: compute().sum().backward()))
-    one, two = (f"{each[0]:.0f} forward, {each[1]:.0f} both" for each in (out[:2], out[2:]))
-    return f"{rule}: host of a layer, us: one GPU {one}; over ranks {two}"
+    x = torch.randn(1, 512, len(layer.conv)).to(given.device, dtype)
+    heads = [torch.randn(1, 512, *shape).to(given.device, dtype) for shape in ((G, D), (G, D), (H, D), (H,))]
+    for_rule = [each.requires_grad_() for each in (*heads[:3], logsigmoid(heads[3].float()))]
+    held = [each.detach()[:, : mine.shape[1]].clone().requires_grad_() for each in (x, *for_rule)]
+    x.requires_grad_()
+    parts = {
+        "layer": (lambda: layer(hidden, whole), lambda: layer(mine, sharding)),
+        "causal_conv": (
+            lambda: recurrent.causal_conv(x, layer.conv, nodes=whole.nodes),
+            lambda: fmd.causal_conv(held[0], layer.conv, sharding=sharding),
+        ),
+        "over_nodes": (
+            lambda: recurrent.over_nodes(values, whole.nodes, *for_rule),
+            lambda: fmd.over_nodes(values, sharding, *held[1:]),
+        ),
+        "linear_attention": (
+            lambda: flashmask.linear_attention(*for_rule, mask=mask),
+            lambda: fmd.linear_attention(*held[1:], sharding=sharding),
+        ),
+    }
+    lines = [
+        f"{rule}: host, us    one process, forward    both   over ranks, forward    both   without sending    both"
+    ]
+    for name in parts if given.hosts else ["layer"]:
+        one, ranks = parts[name]
+        times = [*both_hosts(one), *both_hosts(ranks)]
+        send = dist.all_to_all_single
+        dist.all_to_all_single = lambda *arguments, **options: None
+        try:
+            times += both_hosts(ranks)
+        finally:
+            dist.all_to_all_single = send
+        of_parts = zip(times[::2], times[1::2], (20, 21, 17), strict=True)
+        lines.append(f"{name:18}" + "".join(f" {forward:{width}.0f} {both:7.0f}" for forward, both, width in of_parts))
+    return "\n".join(lines)
+
+
+def both_hosts(compute):
+    return host_us(compute), host_us(lambda: compute().sum().backward())
+
+
+def values(q, k, v, g, cu_seqlens, initial_state, output_final_state):
+    """A rule that takes no time."""
+    return v, None
 
 
 def main():
@@ -204,7 +245,7 @@ def main():
     shapes["forked"] = masks.shared_question([(n // 8, [n // 8] * 7)], n)
     lines = []
     for rule in reversed(rules):
-        for name, mask in shapes.items():
+        for name, mask in ({} if given.hosts else shapes).items():
             try:
                 lines.append(measure(rule, name, mask, group))
             except Exception as error:  # the same on all ranks, or torchrun ends them
@@ -218,7 +259,9 @@ def main():
         print(f"\n{machine}, {H} heads of {D}, hidden {given.hidden}, {dtype}")
         if chunk_gated_delta_rule is None:
             print(f"fla did not import: {why}")
-        print("rule     mask         tokens   one, ms  all, ms  times  GiB, 1  GiB, n   o, dx, dw away; same bits of o")
+        if not given.hosts:
+            print("rule     mask         tokens   one, ms  all, ms  times  GiB, 1  GiB, n", end="   ")
+            print("o, dx, dw away; same bits of o")
         print("\n".join(lines))
     dist.destroy_process_group()
 

@@ -162,6 +162,19 @@ struct BackwardTensors {
   TensorView grad_bias = {};
 };
 
+/// Tangents are derivatives along one direction of all inputs at once: those of q, k and v go in, those of o and lse
+/// come out. The rules of ForwardTensors hold here too.
+struct TangentTensors {
+  TensorView q, k, v, o, lse;  ///< in; o and lse are those of the forward
+  /// In, with the shapes and dtype of q, k and v. An absent one stands for zeros, and takes no time.
+  TensorView tangent_q = {}, tangent_k = {}, tangent_v = {};
+  TensorView tangent_o, tangent_lse;  ///< out, with the shapes and dtypes of o and lse; every element is written
+  /// In; those of the forward, where it had some. They have no tangents, nor have slopes, positions and biases.
+  TensorView sinks = {};
+  AlibiTensors alibi = {};
+  BiasTensor bias = {};
+};
+
 /// Where a call runs and the memory it may use.
 struct Execution {
   Executor* executor = nullptr;  ///< nullptr: default_executor()
@@ -184,5 +197,13 @@ FLASHMASK_API void forward(const Plan& plan, const ForwardTensors& tensors, cons
 /// Computes the gradients of q, k and v, including the gradient through lse where grad_lse is given. Bit-identical for
 /// any number of threads; on a GPU, bit-identical on every run where the plan is deterministic.
 FLASHMASK_API void backward(const Plan& plan, const BackwardTensors& tensors, const Execution& execution = {});
+
+/// Computes the tangents of o and lse (docs/tangents.md): how they change where q, k and v change by their tangents.
+/// For a problem with dropout it takes the forward's state. Bit-identical for any number of threads. Plans for a GPU
+/// and plans that reorder refuse: Status::unsupported.
+FLASHMASK_API void forward_tangents(const Plan& plan, const TangentTensors& tensors, const Execution& execution = {});
+
+/// Bytes that forward_tangents() needs besides its tensors when `workers` threads run it.
+FLASHMASK_API std::size_t tangents_workspace_bytes(const Plan& plan, int workers);
 
 }  // namespace flashmask

@@ -821,6 +821,19 @@ typedef struct flashmask_backward_tensors {
   flashmask_tensor grad_bias;                       ///< out, shape and dtype of bias; absent where it is not wanted
 } flashmask_backward_tensors;
 
+/// The rules of flashmask_forward_tensors hold here too.
+typedef struct flashmask_tangent_tensors {
+  uint64_t struct_size;
+  flashmask_tensor q, k, v, o, lse;                  ///< in; o and lse are those of the forward
+  flashmask_tensor tangent_q, tangent_k, tangent_v;  ///< in, as q, k and v; each may be absent, for zeros
+  flashmask_tensor tangent_o, tangent_lse;           ///< out, as o and lse; every element is written
+  flashmask_tensor sinks;                            ///< in, as in the forward
+  flashmask_tensor alibi_slopes;                     ///< in, as in the forward
+  flashmask_tensor query_positions, key_positions;   ///< in, as in the forward
+  flashmask_tensor bias;                             ///< in, as in the forward
+  int64_t bias_origin;                               ///< as in the forward
+} flashmask_tangent_tensors;
+
 /// Computes o = softmax(scale · q kᵀ, capped and biased as the problem says, under the mask) v, with e^sink added to
 /// the sum that o is divided by where sinks are given: flashmask/attention.h. `execution` NULL: all of it zero. On a
 /// GPU a call returns before the work is done.
@@ -830,6 +843,16 @@ FLASHMASK_API flashmask_status flashmask_forward(const flashmask_plan* plan, con
 /// Computes the gradients of q, k, v, and of the sinks. `execution` NULL: all of it zero.
 FLASHMASK_API flashmask_status flashmask_backward(const flashmask_plan* plan, const flashmask_backward_tensors* tensors,
                                                   const flashmask_execution* execution);
+
+/// Computes the tangents of o and lse, given those of q, k and v: flashmask/attention.h. CPU only. `execution` NULL:
+/// all of it zero.
+FLASHMASK_API flashmask_status flashmask_forward_tangents(const flashmask_plan* plan,
+                                                          const flashmask_tangent_tensors* tensors,
+                                                          const flashmask_execution* execution);
+
+/// Writes the bytes that flashmask_forward_tangents() needs besides its tensors when `workers` threads run it.
+FLASHMASK_API flashmask_status flashmask_plan_tangents_workspace(const flashmask_plan* plan, int workers,
+                                                                 size_t* bytes);
 
 /* ---- Kernels ------------------------------------------------------------------------------------------------ */
 
@@ -936,7 +959,7 @@ typedef struct flashmask_linear_plan_view {
 
 /// `kernel`: a prefix or whole kernel name; NULL or "": the best that runs here. Fails with FLASHMASK_INVALID_ARGUMENT,
 /// naming the first column that does not fit, where the mask is no tree, and with FLASHMASK_UNSUPPORTED where no kernel
-/// serves the problem: on GPUs they take bfloat16 and float16, and dims up to 128 that are multiples of 8.
+/// serves the problem: on GPUs they take bfloat16 and float16, keys to 256 and values to 512 dims, multiples of 8.
 FLASHMASK_API flashmask_status flashmask_linear_plan_create(const flashmask_mask* mask,
                                                             const flashmask_linear_problem* problem, const char* kernel,
                                                             flashmask_linear_plan** plan);
@@ -1041,6 +1064,10 @@ FLASHMASK_API flashmask_status flashmask_reference_max_scores(const flashmask_ma
                                                               const flashmask_problem* problem,
                                                               const flashmask_reference_inputs* inputs,
                                                               double* max_scores);
+/// Tangents of o and lse, given those of q, k and v, each of which may be NULL, for zeros.
+FLASHMASK_API flashmask_status flashmask_reference_forward_tangents(
+    const flashmask_mask* mask, const flashmask_problem* problem, const flashmask_reference_inputs* inputs,
+    const double* tangent_q, const double* tangent_k, const double* tangent_v, double* tangent_o, double* tangent_lse);
 /// Gradients of q, k, v. `grad_lse` may be NULL.
 FLASHMASK_API flashmask_status flashmask_reference_backward(const flashmask_mask* mask,
                                                             const flashmask_problem* problem,

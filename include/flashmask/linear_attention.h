@@ -80,8 +80,8 @@ class FLASHMASK_API LinearPlan {
 /// Finds the nodes of a mask (length × length; batch 1, which every batch entry shares, or the problem's) and chooses a
 /// kernel: the best that runs here, or the first whose name begins with `kernel`. Throws Status::invalid_argument,
 /// naming the first column that does not fit, where the mask is no tree, and Status::unsupported where no kernel serves
-/// the problem: on GPUs they take bfloat16 and float16, and dims up to 128 that are multiples of 8; on Hopper keys to
-/// 256 and values to 512. Where the kernel named has no backward of a problem, another one's is taken.
+/// the problem: on GPUs they take bfloat16 and float16, keys to 256 and values to 512 dims, multiples of
+/// 8. Where the kernel named has no backward of a problem, another one's is taken.
 FLASHMASK_API LinearPlan linear_plan(const Mask& mask, const LinearProblem& problem, const std::string& kernel = {});
 
 /// An entry of the table of kernels of linear attention.

@@ -49,6 +49,16 @@ FLASHMASK_API Outputs forward(const Problem& problem, const Mask& mask, const In
 FLASHMASK_API Gradients backward(const Problem& problem, const Mask& mask, const Inputs& inputs,
                                  std::span<const double> grad_o, std::span<const double> grad_lse);
 
+struct Tangents {
+  std::vector<double> o, lse;
+};
+
+/// Computes the tangents of o and lse, given those of q, k and v, each of which may be empty: zeros. Sinks and biases
+/// have none.
+FLASHMASK_API Tangents forward_tangents(const Problem& problem, const Mask& mask, const Inputs& inputs,
+                                        std::span<const double> tangent_q, std::span<const double> tangent_k,
+                                        std::span<const double> tangent_v);
+
 /// The result of one query row: probabilities over the columns (0 where masked), output and lse.
 struct Row {
   std::vector<double> p, o;

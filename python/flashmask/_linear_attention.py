@@ -59,7 +59,7 @@ def linear_attention(
     Args:
         q, k: (batch, length, key heads, key dim), torch tensors or NumPy arrays (forward only); float32, bfloat16 or
             float16, with dims of at most 512. On a CPU also float64 tensors, which a slow reference computes. On a GPU:
-            bfloat16 or float16, with dims that are multiples of 8 up to 128.
+            bfloat16 or float16, with dims that are multiples of 8, of keys up to 256 and of values up to 512.
         v: (batch, length, heads, value dim), where heads is a multiple of key heads. Or, as in grouped-query attention,
             q alone has more heads, a multiple of those of k and v, which are then repeated: heads are those of q.
         log_forget: the natural logarithm of the forget gates, at most 0; (batch, length, heads), or (heads) for a decay

@@ -69,6 +69,22 @@ flashmask::BackwardTensors to_backward_tensors(const flashmask_backward_tensors&
           .grad_bias = to_tensor_view(tensors.grad_bias, "grad_bias")};
 }
 
+flashmask::TangentTensors to_tangent_tensors(const flashmask_tangent_tensors& tensors) {
+  return {.q = to_tensor_view(tensors.q, "q"),
+          .k = to_tensor_view(tensors.k, "k"),
+          .v = to_tensor_view(tensors.v, "v"),
+          .o = to_tensor_view(tensors.o, "o"),
+          .lse = to_tensor_view(tensors.lse, "lse"),
+          .tangent_q = to_tensor_view(tensors.tangent_q, "tangent_q"),
+          .tangent_k = to_tensor_view(tensors.tangent_k, "tangent_k"),
+          .tangent_v = to_tensor_view(tensors.tangent_v, "tangent_v"),
+          .tangent_o = to_tensor_view(tensors.tangent_o, "tangent_o"),
+          .tangent_lse = to_tensor_view(tensors.tangent_lse, "tangent_lse"),
+          .sinks = to_tensor_view(tensors.sinks, "sinks"),
+          .alibi = to_alibi(tensors),
+          .bias = to_bias(tensors)};
+}
+
 /// Views of the tensors after the first two parts, `kinds` per part; messages name them by kind and part: lse3.
 std::vector<flashmask::TensorView> to_more(const flashmask_tensor* more, std::int64_t parts,
                                            std::span<const char* const> kinds) {
@@ -192,6 +208,22 @@ flashmask_status flashmask_backward(const flashmask_plan* plan, const flashmask_
     const flashmask::Plan& ready = require(plan, "plan").plan;
     const auto views = to_backward_tensors(read_struct(tensors, "tensors"));
     execute_plan(execution, [&](const Execution& where) { flashmask::backward(ready, views, where); });
+  });
+}
+
+flashmask_status flashmask_forward_tangents(const flashmask_plan* plan, const flashmask_tangent_tensors* tensors,
+                                            const flashmask_execution* execution) {
+  return guard([&] {
+    const flashmask::Plan& ready = require(plan, "plan").plan;
+    const auto views = to_tangent_tensors(read_struct(tensors, "tensors"));
+    execute_plan(execution, [&](const Execution& where) { flashmask::forward_tangents(ready, views, where); });
+  });
+}
+
+flashmask_status flashmask_plan_tangents_workspace(const flashmask_plan* plan, int workers, size_t* bytes) {
+  return guard([&] {
+    require(bytes, "bytes");
+    *bytes = flashmask::tangents_workspace_bytes(require(plan, "plan").plan, workers);
   });
 }
 

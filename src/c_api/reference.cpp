@@ -110,6 +110,27 @@ flashmask_status flashmask_reference_max_scores(const flashmask_mask* mask, cons
   });
 }
 
+flashmask_status flashmask_reference_forward_tangents(const flashmask_mask* mask, const flashmask_problem* problem,
+                                                      const flashmask_reference_inputs* inputs, const double* tangent_q,
+                                                      const double* tangent_k, const double* tangent_v,
+                                                      double* tangent_o, double* tangent_lse) {
+  return guard([&] {
+    const Mask& seen = require(mask, "mask").mask;
+    const Given given(problem, inputs);
+    const Sizes sizes(given.problem());
+    const std::span<double> to_o = target(tangent_o, sizes.o, "tangent_o");
+    const std::span<double> to_lse = target(tangent_lse, sizes.lse, "tangent_lse");
+    const auto optional = [](const double* tangent, std::int64_t count, const char* name) {
+      return array(tangent, tangent == nullptr ? 0 : count, name);
+    };
+    const reference::Tangents tangents = reference::forward_tangents(
+        given.problem(), seen, given.inputs(), optional(tangent_q, sizes.q, "tangent_q"),
+        optional(tangent_k, sizes.k, "tangent_k"), optional(tangent_v, sizes.v, "tangent_v"));
+    std::ranges::copy(tangents.o, to_o.begin());
+    std::ranges::copy(tangents.lse, to_lse.begin());
+  });
+}
+
 flashmask_status flashmask_reference_backward(const flashmask_mask* mask, const flashmask_problem* problem,
                                               const flashmask_reference_inputs* inputs, const double* grad_o,
                                               const double* grad_lse, double* grad_q, double* grad_k, double* grad_v) {

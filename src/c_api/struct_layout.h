@@ -77,6 +77,9 @@ LAYOUT(flashmask_backward_tensors, FIELD(struct_size), FIELD(q), FIELD(k), FIELD
        FIELD(grad_o), FIELD(grad_lse), FIELD(grad_q), FIELD(grad_k), FIELD(grad_v), FIELD(sinks), FIELD(grad_sinks),
        FIELD(alibi_slopes), FIELD(query_positions), FIELD(key_positions), FIELD(bias), FIELD(bias_origin),
        FIELD(grad_bias));
+LAYOUT(flashmask_tangent_tensors, FIELD(struct_size), FIELD(q), FIELD(k), FIELD(v), FIELD(o), FIELD(lse),
+       FIELD(tangent_q), FIELD(tangent_k), FIELD(tangent_v), FIELD(tangent_o), FIELD(tangent_lse), FIELD(sinks),
+       FIELD(alibi_slopes), FIELD(query_positions), FIELD(key_positions), FIELD(bias), FIELD(bias_origin));
 LAYOUT(flashmask_kernel_info, FIELD(struct_size), FIELD(name), FIELD(arch), FIELD(direction), FIELD(dtype),
        FIELD(device_type), FIELD(form), FIELD(tile_rows), FIELD(tile_columns), FIELD(why_not), FIELD(head_dim),
        FIELD(value_dim), FIELD(features), FIELD(compute_capability_major), FIELD(compute_capability_minor));

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cmath>
 #include <cstdint>
 #include <limits>
 
@@ -10,6 +9,7 @@
 #include "cpu/kernel_tasks.h"
 #include "cpu/prefetch.h"
 #include "cpu/register_tile.h"
+#include "cpu/row_lse.h"
 #include "cpu/score_change.h"
 #include "cpu/tile_extent.h"
 #include "cpu/tile_memory.h"
@@ -88,13 +88,6 @@ class BackwardKernel {
     float at[Rows];
   };
 
-  /// Raises an lse so large that float32 rounds it and the scores apart, so that no probability exceeds 1. Both are
-  /// right to 2^−21 of their size: from 2^20 on that is a factor of √2 and more, and the log of the row's sum is lost.
-  static float bound(float lse2) {
-    constexpr float kLarge = 1 << 20, kRounding = 0x1p-21f;
-    return std::fabs(lse2) < kLarge ? lse2 : lse2 + std::fabs(lse2) * kRounding;
-  }
-
   template <class In>
   static void prepare_rows(const PrepareTask& task) {
     [[maybe_unused]] typename Isa::FlushDenormals mode;
@@ -104,7 +97,7 @@ class BackwardKernel {
       const std::int64_t row = rows.first + r;
       const bool exists = r < rows.count;
       const float lse = exists ? task.lse[row] : -kInfinity;
-      task.statistics.lse2[row0 + r] = lse != -kInfinity ? bound(lse * kLog2E) : kInfinity;
+      task.statistics.lse2[row0 + r] = lse_in_powers_of_two(lse);
       task.statistics.delta[row0 + r] =
           lse > -kInfinity ? dot_rows(row_of<In>(task.o, row), row_of<In>(task.grad_o, row), task.sizes.value_dim) -
                                  (task.grad_lse ? task.grad_lse[row] : 0.0f)

@@ -37,11 +37,11 @@ KernelEntries cpu_kernels() {
   for (const cpu::InstructionSet& set : cpu::instruction_sets()) {
     for (const cpu::KernelCode& code : set.kernels) {
       for (const MaskForm predicate : {MaskForm::intervals, MaskForm::bits}) {
-        entries.push_back(
-            cpu::forward_kernel(describe(set, Direction::forward, code.dtype, predicate), set, code.forward));
+        entries.push_back(cpu::forward_kernel(describe(set, Direction::forward, code.dtype, predicate), set, code));
         entries.push_back(
             cpu::backward_kernel(describe(set, Direction::backward, code.dtype, predicate), set, code.backward));
       }
+      if (code.linear.forward != nullptr) entries.push_back(cpu::linear_kernel(set, code));
     }
   }
   return entries;

@@ -14,6 +14,7 @@
 #include "cpu/score_change.h"
 #include "cpu/tile_extent.h"
 #include "cpu/tile_memory.h"
+#include "cpu/tile_operands.h"
 
 namespace flashmask::cpu {
 
@@ -156,13 +157,15 @@ class ForwardKernel {
       DropoutWords<Isa>::column_words(task.dropout, tile.row_token, tile.column_token, kept_.word);
       exponentiate<true>();
     }
-    accumulate(value_operand(task, tile));
+    accumulate(value_operand<Isa, kTile>(copies_, task.v, tile, task.sizes.value_dim,
+                                         {values_, value_stride_, extent_.lines.begin, extent_.lines.end}));
   }
 
   /// Computes scores_[key][query] = scale · log2(e) · k · qᵀ, −∞ where masked, and tile_maximum_[query].
   template <bool Masked>
   FLASHMASK_INLINE void score(const ForwardTask& task, const TileBounds& tile) {
-    const Broadcast<Unit> keys = key_operand(task, tile);
+    const auto keys = key_operand<Isa, kTile>(copies_, task.k, tile, task.sizes.head_dim,
+                                              {keys_, key_stride_, extent_.lines.begin, extent_.lines.end});
     for (int panel = 0; panel < kPanels; ++panel) {
       const Panel<Unit> queries{queries_ + panel * round_up_lanes<Isa>(units_) * kPanel<Isa>, kPanel<Isa>};
       for (int v = 0; v < Isa::vectors; ++v)
@@ -197,21 +200,6 @@ class ForwardKernel {
       });
       Isa::store(tile_maximum_ + lane, top);
     });
-  }
-
-  /// Returns the keys of a tile as they lie in memory, or a copy where they are of another type, are not made of
-  /// aligned whole units, or end inside the tile.
-  FLASHMASK_INLINE Broadcast<Unit> key_operand(const ForwardTask& task, const TileBounds& tile) {
-    if (tile.columns == kTile) {
-      const std::byte* const keys = copies_.row(task.k, tile.column_token);
-      const bool whole_units = task.sizes.head_dim % Isa::step == 0 && task.k.stride % Isa::step == 0 &&
-                               reinterpret_cast<std::uintptr_t>(keys) % alignof(Unit) == 0;
-      if (Isa::step == 1 ? copies_.units : whole_units)
-        return {reinterpret_cast<const Unit*>(keys), task.k.stride / Isa::step, 1};
-    }
-    copies_.load_rows(keys_, key_stride_, task.k, tile.column_token, extent_.lines.begin, extent_.lines.end,
-                      tile.columns, task.sizes.head_dim);
-    return {keys_, key_stride_, 1};
   }
 
   /// Keeps the largest scores, which the reference maxima may lag behind.
@@ -271,17 +259,6 @@ class ForwardKernel {
       }
       Isa::store(sum_ + q, Isa::add(even, odd));
     }
-  }
-
-  /// Returns the values of a tile as they lie in memory, or a copy where they are of another type, are not whole
-  /// vectors, end inside the tile, or where their rows share cache sets.
-  FLASHMASK_INLINE Panel<Unit> value_operand(const ForwardTask& task, const TileBounds& tile) {
-    const bool whole = tile.columns == kTile && task.sizes.value_dim == value_columns_;
-    if (copies_.units && whole && spread_over_sets(task.v.stride * static_cast<std::int64_t>(sizeof(Unit))))
-      return {row_of<Unit>(task.v, tile.column_token), task.v.stride};
-    copies_.load_row_units(values_, value_stride_, task.v, tile.column_token, extent_.lines.begin, extent_.lines.end,
-                           tile.columns, task.sizes.value_dim);
-    return {values_, value_stride_};
   }
 
   /// Adds output_[query] += P v.

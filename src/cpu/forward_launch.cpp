@@ -10,8 +10,8 @@ namespace {
 
 class Forward final : public ForwardKernel {
  public:
-  Forward(KernelInfo info, const InstructionSet& set, const ForwardCode& code)
-      : ForwardKernel(std::move(info)), set_(set), code_(code) {}
+  Forward(KernelInfo info, const InstructionSet& set, const KernelCode& code)
+      : ForwardKernel(std::move(info)), set_(set), code_(code.forward), tangents_(code.tangents) {}
 
   std::string refusal() const override { return refusal_of(set_); }
   std::string reservation() const override { return reservation_of(set_); }
@@ -20,6 +20,14 @@ class Forward final : public ForwardKernel {
   std::size_t workspace_bytes(const Problem& problem, int workers) const override {
     const std::int64_t tasks = problem.batch * problem.query_heads * tiles_of(problem.query_length, kForwardRows);
     return static_cast<std::size_t>(std::min<std::int64_t>(workers, tasks)) * scratch_bytes(problem);
+  }
+
+  bool has_tangents() const override { return true; }
+  std::size_t tangents_workspace_bytes(const Problem& problem, int workers) const override {
+    return cpu::tangents_workspace_bytes(tangents_, problem, workers);
+  }
+  void run_tangents(const Plan& plan, const TangentTensors& tensors, const KernelExecution& execution) const override {
+    cpu::run_tangents(tangents_, set_.predicates.of(info().predicate).column_words, plan, tensors, execution);
   }
 
   void run(const Plan& plan, const ForwardTensors& tensors, const KernelExecution& execution) const override {
@@ -83,11 +91,12 @@ class Forward final : public ForwardKernel {
 
   const InstructionSet& set_;
   const ForwardCode code_;
+  const TangentsCode tangents_;
 };
 
 }  // namespace
 
-std::unique_ptr<const Kernel> forward_kernel(KernelInfo info, const InstructionSet& set, const ForwardCode& code) {
+std::unique_ptr<const Kernel> forward_kernel(KernelInfo info, const InstructionSet& set, const KernelCode& code) {
   return std::make_unique<const Forward>(std::move(info), set, code);
 }
 

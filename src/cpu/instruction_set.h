@@ -15,6 +15,7 @@ namespace flashmask::cpu {
 struct KernelCode {
   DType dtype;
   ForwardCode forward;
+  TangentsCode tangents;
   BackwardCode backward;
   LinearCode linear;
 };

@@ -6,6 +6,7 @@
 #include "cpu/forward_kernel.h"
 #include "cpu/instruction_set.h"
 #include "cpu/predicates.h"
+#include "cpu/tangents_kernel.h"
 #include "cpu/walk_backward_kernel.h"
 #include "cpu/walk_forward_kernel.h"
 
@@ -27,9 +28,11 @@ constexpr LinearCode linear_code() {
 template <class Isa, class In>
 constexpr KernelCode kernel_code(DType dtype) {
   using Forward = ForwardKernel<Isa>;
+  using Tangents = TangentsKernel<Isa>;
   using Backward = BackwardKernel<Isa>;
   return {dtype,
           {Forward::scratch_bytes, Forward::run},
+          {Tangents::scratch_bytes, Tangents::run},
           {Backward::scratch_bytes, Backward::padded_head_dim, Backward::prepare, Backward::run},
           linear_code<Isa, In>()};
 }

@@ -163,6 +163,25 @@ struct ForwardTask {
   std::byte* scratch;
 };
 
+/// One row tile of one query head, of which the tangents of o and lse are wanted; its first row exists.
+struct TangentsTask {
+  HeadSizes sizes;
+  Rows q, k, v, o;
+  const float* lse;                      ///< of row 0, of the forward, as o is
+  Rows tangent_q, tangent_k, tangent_v;  ///< data null: zeros
+  MutableRows tangent_o;
+  float* tangent_lse;  ///< of row 0
+  const float* sinks;  ///< [kForwardRows], of the row tile; null: none
+  HeadBias bias;
+  std::int64_t row_tile;
+  RunList runs;
+  PartialTiles mask;
+  ReadWords column_words;
+  DropoutDraw dropout;
+  bool trim;
+  std::byte* scratch;
+};
+
 /// Row statistics that the backward needs, made by the prepare step: log2-domain lse (+inf where the row sees nothing,
 /// so that its probabilities are 0) and Δ = rowsum(dO ∘ O) − dlse.
 struct LseAndDelta {
@@ -233,6 +252,10 @@ void pass_turn(GradQueryTurns& turns, std::int64_t row_tile);
 struct ForwardCode {
   std::size_t (*scratch_bytes)(int head_dim, int value_dim, bool has_bias_tensor);
   void (*run)(const ForwardTask& task);
+};
+struct TangentsCode {
+  std::size_t (*scratch_bytes)(int head_dim, int value_dim, bool has_bias_tensor);
+  void (*run)(const TangentsTask& task);
 };
 struct BackwardCode {
   std::size_t (*scratch_bytes)(int head_dim, int value_dim, bool has_bias_tensor);

@@ -19,8 +19,14 @@
 
 namespace flashmask::cpu {
 
-std::unique_ptr<const Kernel> forward_kernel(KernelInfo info, const InstructionSet& set, const ForwardCode& code);
+std::unique_ptr<const Kernel> forward_kernel(KernelInfo info, const InstructionSet& set, const KernelCode& code);
 std::unique_ptr<const Kernel> backward_kernel(KernelInfo info, const InstructionSet& set, const BackwardCode& code);
+std::unique_ptr<const TableEntry> linear_kernel(const InstructionSet& set, const KernelCode& code);
+
+/// The second half of a forward kernel: the tangents of its results.
+std::size_t tangents_workspace_bytes(const TangentsCode& code, const Problem& problem, int workers);
+void run_tangents(const TangentsCode& code, ReadWords column_words, const Plan& plan, const TangentTensors& tensors,
+                  const KernelExecution& execution);
 
 constexpr std::size_t round_up_line(std::size_t bytes) { return (bytes + 63) / 64 * 64; }
 

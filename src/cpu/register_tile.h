@@ -103,14 +103,14 @@ FLASHMASK_INLINE void with_vectors(std::int64_t column, std::int64_t columns, Bo
 /// Whether a product starts a sum in memory or is added to it.
 enum class Sum : bool { start, go_on };
 
-/// Adds a · b to sum[row][column] for the rows of one block and the panel that begins at `column`; `columns`, a
-/// multiple of the lanes, is where the last panel ends.
-template <class Isa, int Lines>
-FLASHMASK_INLINE void accumulate_block(float* sum, std::int64_t sum_stride, int block, Broadcast<typename Isa::Unit> a,
-                                       Panel<typename Isa::Unit> b, std::int64_t units, std::int64_t column,
-                                       std::int64_t columns, Sum mode = Sum::go_on) {
+/// Adds products to sum[row][column] for the rows of one block and the panel that begins at `column`: add(accumulators)
+/// adds them to a register tile. `columns`, a multiple of the lanes, is where the last panel ends.
+template <class Isa, int Lines, class Add>
+FLASHMASK_INLINE void accumulate_products(float* sum, std::int64_t sum_stride, int block, std::int64_t column,
+                                          std::int64_t columns, Sum mode, const Add& add_to) {
   const auto add = [&](auto rows, auto vectors) FLASHMASK_INLINE_LAMBDA {
-    auto acc = register_tile<Isa, rows.value, vectors.value>(a, b, units);
+    auto acc = zero_accumulators<Isa, rows.value, vectors.value>();
+    add_to(acc);
     unrolled<rows.value>([&](auto r) FLASHMASK_INLINE_LAMBDA {
       unrolled<vectors.value>([&](auto v) FLASHMASK_INLINE_LAMBDA {
         float* p = sum + r * sum_stride + column + v * Isa::lanes;
@@ -122,6 +122,15 @@ FLASHMASK_INLINE void accumulate_block(float* sum, std::int64_t sum_stride, int 
   RowBlocks<Isa, Lines>::with_rows(block, [&](auto rows) FLASHMASK_INLINE_LAMBDA {
     with_vectors<Isa>(column, columns, [&](auto vectors) FLASHMASK_INLINE_LAMBDA { add(rows, vectors); });
   });
+}
+
+/// Adds one product, a · b, in this way.
+template <class Isa, int Lines>
+FLASHMASK_INLINE void accumulate_block(float* sum, std::int64_t sum_stride, int block, Broadcast<typename Isa::Unit> a,
+                                       Panel<typename Isa::Unit> b, std::int64_t units, std::int64_t column,
+                                       std::int64_t columns, Sum mode = Sum::go_on) {
+  accumulate_products<Isa, Lines>(sum, sum_stride, block, column, columns, mode,
+                                  [&](auto& acc) FLASHMASK_INLINE_LAMBDA { add_products(acc, a, b, units); });
 }
 
 }  // namespace flashmask::cpu

@@ -171,16 +171,9 @@ class Walk final : public LinearKernel {
 };
 
 }  // namespace
-}  // namespace flashmask::cpu
 
-namespace flashmask {
-
-std::vector<std::unique_ptr<const LinearKernel>> linear_cpu_kernels() {
-  std::vector<std::unique_ptr<const LinearKernel>> kernels;
-  for (const cpu::InstructionSet& set : cpu::instruction_sets())
-    for (const cpu::KernelCode& code : set.kernels)
-      if (code.linear.forward != nullptr) kernels.push_back(std::make_unique<const cpu::Walk>(set, code));
-  return kernels;
+std::unique_ptr<const TableEntry> linear_kernel(const InstructionSet& set, const KernelCode& code) {
+  return std::make_unique<const Walk>(set, code);
 }
 
-}  // namespace flashmask
+}  // namespace flashmask::cpu

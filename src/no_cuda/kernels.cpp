@@ -5,9 +5,8 @@
 #include "mask/formula/formula.h"
 #include "plan/device_plan.h"
 #include "plan/gather.h"
-#include "plan/kernel.h"
-#include "plan/linear.h"
 #include "plan/merge.h"
+#include "plan/table_entry.h"
 
 // No entry of the kernel table serves a GPU in this build, so plan() refuses before any function below is called; only
 // merge() and formulas have no plan.
@@ -24,7 +23,6 @@ namespace {
 }  // namespace
 
 KernelEntries cuda_kernels() { return {}; }
-LinearKernels linear_cuda_kernels() { return {}; }
 
 std::size_t device_plan_bytes(const DeviceSource&, const std::vector<MapRequest>&, const MapLimits&) { refuse(); }
 

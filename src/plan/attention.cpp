@@ -35,25 +35,31 @@ Executor& executor_of(const Plan& plan, const Execution& execution) {
 class CallResources {
  public:
   CallResources(const Plan& plan, Direction direction, const Execution& execution)
+      : CallResources(plan, to_string(direction), execution,
+                      [&](int workers) { return plan.workspace_bytes(direction, workers); }) {}
+
+  /// `bytes_for` says how many bytes a number of workers needs.
+  template <class BytesFor>
+  CallResources(const Plan& plan, const std::string& call, const Execution& execution, const BytesFor& bytes_for)
       : problem_(plan.problem()),
         executor_(executor_of(plan, execution)),
         workers_(worker_count(executor_)),
         execution_(execution) {
-    check_dropout(to_string(direction), plan.problem(), execution.dropout, execution.dropout_place);
-    const std::size_t needed = plan.workspace_bytes(direction, workers_);
+    check_dropout(call, plan.problem(), execution.dropout, execution.dropout_place);
+    const std::size_t needed = bytes_for(workers_);
     const bool on_host = plan.problem().device.type == DeviceType::cpu;
     if (on_host && execution.dropout_on_device != nullptr)
-      throw Error(Status::invalid_argument, to_string(direction) +
+      throw Error(Status::invalid_argument, call +
                                                 ": dropout_on_device is given but the plan is for "
                                                 "the CPU; give seed and offset themselves");
     if (on_host && execution.workspace == nullptr) {
-      own_ = allocate_workspace(to_string(direction), needed, workers_);
+      own_ = allocate_workspace(call, needed, workers_);
       workspace_ = own_.get();
       return;
     }
     const std::size_t given = execution.workspace == nullptr ? 0 : execution.workspace_bytes;
     if (given < needed)
-      throw Error(Status::invalid_argument, to_string(direction) + ": the workspace has " + std::to_string(given) +
+      throw Error(Status::invalid_argument, call + ": the workspace has " + std::to_string(given) +
                                                 (on_host ? " bytes; expected " : " bytes on the device; expected ") +
                                                 std::to_string(needed) + ", which workspace_bytes() says for " +
                                                 std::to_string(workers_) + " workers");
@@ -83,9 +89,8 @@ class CallResources {
 std::string moving_option(const Plan& plan) { return PlanAccess::reorders(plan) ? "`reorder`" : "`invariant`"; }
 
 /// `sinks` is absent where the call has none.
-void check_sinks(const Plan& plan, const Kernel& kernel, const TensorView& sinks) {
+void check_sinks(const std::string& call, const Plan& plan, const Kernel& kernel, const TensorView& sinks) {
   if (!sinks.present()) return;
-  const std::string call = to_string(kernel.info().direction);
   if (!kernel.info().features.has(Feature::sinks))
     throw Error(Status::unsupported, call + ": sinks are given, and " + kernel.info().name + " has no " +
                                          to_string(Feature::sinks) + "; leave them out, or take another kernel");
@@ -100,6 +105,19 @@ void check_max_scores(const Kernel& kernel, const TensorView& max_scores) {
   if (max_scores.present() && !kernel.info().features.has(Feature::max_scores))
     throw Error(Status::unsupported, "forward: max_scores is given, and " + kernel.info().name + " has no " +
                                          to_string(Feature::max_scores) + "; leave it out, or take another kernel");
+}
+
+/// Returns the kernel that computes a plan's tangents; throws where there is none.
+const ForwardKernel& kernel_of_tangents(const Plan& plan) {
+  const ForwardKernel& kernel = PlanAccess::forward(plan);
+  if (!kernel.has_tangents())
+    throw Error(Status::unsupported, "forward_tangents: the plan is for " + to_string(plan.problem().device) +
+                                         ", and " + kernel.info().name +
+                                         " has no tangents; forward-mode derivatives run on the CPU in this build");
+  if (PlanAccess::moves_tokens(plan, Direction::forward))
+    throw Error(Status::unsupported,
+                "forward_tangents: the plan moves tokens; make the plan without " + moving_option(plan));
+  return kernel;
 }
 
 void check_bias_gradient(const Plan& plan, const BackwardTensors& tensors) {
@@ -171,7 +189,7 @@ void clear_sinks(const TensorView& grad_sinks) {
 
 void forward(const Plan& plan, const ForwardTensors& tensors, const Execution& execution) {
   check_tensors(plan.problem(), tensors);
-  check_sinks(plan, PlanAccess::forward(plan), tensors.sinks);
+  check_sinks("forward", plan, PlanAccess::forward(plan), tensors.sinks);
   check_max_scores(PlanAccess::forward(plan), tensors.max_scores);
   if (plan.problem().batch == 0 || plan.problem().query_heads == 0 || plan.problem().query_length == 0) return;
   const CallResources resources(plan, Direction::forward, execution);
@@ -180,7 +198,7 @@ void forward(const Plan& plan, const ForwardTensors& tensors, const Execution& e
 
 void backward(const Plan& plan, const BackwardTensors& tensors, const Execution& execution) {
   check_tensors(plan.problem(), tensors);
-  check_sinks(plan, PlanAccess::backward(plan), tensors.sinks);
+  check_sinks("backward", plan, PlanAccess::backward(plan), tensors.sinks);
   check_sink_gradients(plan, tensors);
   check_bias_gradient(plan, tensors);
   check_key_gradients(plan, PlanAccess::backward(plan), tensors);
@@ -190,6 +208,21 @@ void backward(const Plan& plan, const BackwardTensors& tensors, const Execution&
   }
   const CallResources resources(plan, Direction::backward, execution);
   run(PlanAccess::backward(plan), plan, tensors, resources.kernel_execution());
+}
+
+void forward_tangents(const Plan& plan, const TangentTensors& tensors, const Execution& execution) {
+  const ForwardKernel& kernel = kernel_of_tangents(plan);
+  check_tensors(plan.problem(), tensors);
+  check_sinks("forward_tangents", plan, kernel, tensors.sinks);
+  if (plan.problem().batch == 0 || plan.problem().query_heads == 0 || plan.problem().query_length == 0) return;
+  const CallResources resources(plan, "forward_tangents", execution,
+                                [&](int workers) { return tangents_workspace_bytes(plan, workers); });
+  kernel.run_tangents(plan, tensors, resources.kernel_execution());
+}
+
+std::size_t tangents_workspace_bytes(const Plan& plan, int workers) {
+  return kernel_of_tangents(plan).tangents_workspace_bytes(PlanAccess::problem_in_places(plan), std::max(workers, 1)) +
+         kWorkspaceAlignment;
 }
 
 }  // namespace flashmask

@@ -3,7 +3,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -14,6 +13,7 @@
 #include "flashmask/kernels.h"
 #include "plan/device_plan.h"
 #include "plan/dropout.h"
+#include "plan/table_entry.h"
 
 namespace flashmask {
 
@@ -43,18 +43,14 @@ struct SmallTiles {
   }
 };
 
-/// One entry of the kernel table.
-class Kernel {
+/// An entry of the kernel table for attention.
+class Kernel : public TableEntry {
  public:
   explicit Kernel(KernelInfo info) : info_(std::move(info)) {}
-  virtual ~Kernel() = default;
 
   const KernelInfo& info() const { return info_; }
 
-  /// Returns why the machine cannot run it, or that FLASHMASK_ISA excludes it; empty if neither.
-  virtual std::string refusal() const = 0;
-  /// Returns why plans take it only when named, by its name or by FLASHMASK_ISA; empty if plans take it unasked.
-  virtual std::string reservation() const { return ""; }
+  using TableEntry::refusal;
   /// Returns why it cannot run on one device of its kind; empty if it can, or if the machine has no such device.
   virtual std::string refusal(Device) const { return ""; }
   /// Returns why it cannot serve a problem, beyond what KernelInfo says; empty if it can.
@@ -77,6 +73,11 @@ class ForwardKernel : public Kernel {
  public:
   using Kernel::Kernel;
   virtual void run(const Plan& plan, const ForwardTensors& tensors, const KernelExecution& execution) const = 0;
+
+  /// Whether it computes tangents of its results too, by run_tangents().
+  virtual bool has_tangents() const { return false; }
+  virtual std::size_t tangents_workspace_bytes(const Problem&, int) const { return 0; }
+  virtual void run_tangents(const Plan&, const TangentTensors&, const KernelExecution&) const {}
 };
 
 class BackwardKernel : public Kernel {
@@ -84,10 +85,5 @@ class BackwardKernel : public Kernel {
   using Kernel::Kernel;
   virtual void run(const Plan& plan, const BackwardTensors& tensors, const KernelExecution& execution) const = 0;
 };
-
-/// The entries of one kind of device, best first.
-using KernelEntries = std::vector<std::unique_ptr<const Kernel>>;
-KernelEntries cpu_kernels();
-KernelEntries cuda_kernels();
 
 }  // namespace flashmask

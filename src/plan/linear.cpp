@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "flashmask/error.h"
+#include "plan/registry.h"
 
 namespace flashmask {
 namespace {
@@ -65,18 +66,6 @@ std::vector<Span> padding_of(const Nodes& nodes) {
   return padding;
 }
 
-LinearKernels all_kernels() {
-  LinearKernels kernels = linear_cpu_kernels();
-  std::ranges::move(linear_cuda_kernels(), std::back_inserter(kernels));
-  return kernels;
-}
-
-const LinearKernels& table() {
-  // Never destroyed: other threads may be calling while the process ends.
-  static const LinearKernels& kernels = *new LinearKernels(all_kernels());
-  return kernels;
-}
-
 /// A prefix that begins with the whole name of an instruction set asks for it.
 std::string refusal(const LinearKernel& kernel, const std::string& prefix) {
   if (!kernel.info().name.starts_with(prefix)) return "its name does not begin with \"" + prefix + "\"";
@@ -88,12 +77,12 @@ std::string refusal(const LinearKernel& kernel, const std::string& prefix) {
 /// others before it are not taken.
 const LinearKernel* find(const LinearProblem& problem, Direction direction, const std::string& prefix,
                          std::string& reasons) {
-  for (const auto& kernel : table()) {
+  for (const LinearKernel* kernel : linear_kernel_table()) {
     if (kernel->info().device != problem.device.type || kernel->info().dtype != problem.dtype) continue;
     std::string reason = refusal(*kernel, prefix);
     if (reason.empty()) reason = kernel->refusal(problem, direction);
     if (reason.empty() && prefix.empty()) reason = kernel->reservation(problem, direction);
-    if (reason.empty()) return kernel.get();
+    if (reason.empty()) return kernel;
     reasons += "\n  " + kernel->info().name + ": " + reason;
   }
   return nullptr;
@@ -210,12 +199,12 @@ LinearPlan linear_plan(const Mask& mask, const LinearProblem& problem, const std
 
 std::vector<LinearKernelInfo> linear_kernels() {
   std::vector<LinearKernelInfo> all;
-  for (const auto& kernel : table()) all.push_back(kernel->info());
+  for (const LinearKernel* kernel : linear_kernel_table()) all.push_back(kernel->info());
   return all;
 }
 
 std::string why_not_linear(const std::string& kernel) {
-  for (const auto& each : table())
+  for (const LinearKernel* each : linear_kernel_table())
     if (each->info().name == kernel) return refusal(*each, "");
   throw Error(Status::invalid_argument, "why_not_linear: \"" + kernel + "\" is no kernel of this build");
 }

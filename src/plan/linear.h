@@ -10,6 +10,7 @@
 #include "flashmask/kernels.h"
 #include "flashmask/linear_attention.h"
 #include "flashmask/span.h"
+#include "plan/table_entry.h"
 
 namespace flashmask {
 
@@ -20,18 +21,16 @@ struct LinearTree {
   std::int64_t tokens = 0;                 ///< from its first to its last
 };
 
-/// One entry of the table of kernels of linear attention.
-class LinearKernel {
+/// An entry of the kernel table for linear attention.
+class LinearKernel : public TableEntry {
  public:
   explicit LinearKernel(LinearKernelInfo info) : info_(std::move(info)) {}
-  virtual ~LinearKernel() = default;
 
   const LinearKernelInfo& info() const { return info_; }
 
-  /// As Kernel::refusal() and Kernel::reservation() in kernel.h.
-  virtual std::string refusal() const = 0;
+  using TableEntry::refusal;
+  using TableEntry::reservation;
   virtual std::string refusal(const LinearProblem&, Direction) const { return ""; }
-  virtual std::string reservation() const { return ""; }
   virtual std::string reservation(const LinearProblem&, Direction) const { return ""; }
   /// Returns what calls of a plan read on its device; null on the CPU.
   virtual std::shared_ptr<const void> prepare(const LinearPlanContent&) const { return nullptr; }
@@ -70,11 +69,6 @@ struct LinearPlanContent {
 
 /// Returns the nodes of a problem's whole batch. Throws where the mask does not fit the problem or is no tree.
 Nodes linear_nodes(const Mask& mask, const LinearProblem& problem);
-
-/// The entries of one kind of device, best first for each dtype.
-using LinearKernels = std::vector<std::unique_ptr<const LinearKernel>>;
-LinearKernels linear_cpu_kernels();
-LinearKernels linear_cuda_kernels();
 
 /// Throws Status::invalid_argument, naming the first tensor that does not fit the plan.
 void check_tensors(const LinearPlanContent& plan, const LinearForwardTensors& tensors);

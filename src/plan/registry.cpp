@@ -5,18 +5,31 @@
 #include <bit>
 #include <cstdint>
 #include <cstdlib>
-#include <iterator>
 
 #include "flashmask/error.h"
 
 namespace flashmask {
 namespace {
 
-KernelEntries all_kernels() {
+struct Table {
   KernelEntries entries = cuda_kernels();
-  KernelEntries cpu = cpu_kernels();
-  entries.insert(entries.end(), std::make_move_iterator(cpu.begin()), std::make_move_iterator(cpu.end()));
-  return entries;
+  std::vector<const Kernel*> attention;
+  std::vector<const LinearKernel*> linear;
+
+  Table() {
+    append(entries, cpu_kernels());
+    for (const auto& entry : entries)
+      if (const auto* kernel = dynamic_cast<const Kernel*>(entry.get()))
+        attention.push_back(kernel);
+      else
+        linear.push_back(&dynamic_cast<const LinearKernel&>(*entry));
+  }
+};
+
+const Table& table() {
+  // Never destroyed: other threads may be calling while the process ends.
+  static const Table& made = *new Table;
+  return made;
 }
 
 std::string environment(const char* name) {
@@ -84,7 +97,7 @@ std::string refusal(const Kernel& kernel, const KernelRequest& request) {
 
 std::string candidates_text(const KernelRequest& request, const std::string& prefix) {
   std::string text;
-  for (const auto& kernel : kernel_table()) {
+  for (const Kernel* kernel : kernel_table()) {
     const KernelInfo& info = kernel->info();
     if (info.direction != request.direction || !info.name.starts_with(prefix)) continue;
     if (prefix.empty() && info.dtype != request.problem.dtype) continue;
@@ -97,7 +110,7 @@ std::string candidates_text(const KernelRequest& request, const std::string& pre
 /// Only for GPUs can a build have no entries.
 std::string why_none_runs_on(Device device) {
   std::string reason = "it has no CUDA; build it where nvcc, CUDA's compiler, is on the PATH";
-  for (const auto& kernel : kernel_table()) {
+  for (const Kernel* kernel : kernel_table()) {
     if (kernel->info().device != device.type) continue;
     reason = kernel->refusal(device);
     if (reason.empty()) return "";
@@ -108,7 +121,7 @@ std::string why_none_runs_on(Device device) {
 /// Returns a sentence if there are kernels for such devices and none computes the dtype.
 std::string why_none_computes(const Problem& problem) {
   std::vector<DType> computed;
-  for (const auto& kernel : kernel_table()) {
+  for (const Kernel* kernel : kernel_table()) {
     const KernelInfo& info = kernel->info();
     if (info.device == problem.device.type && std::ranges::find(computed, info.dtype) == computed.end())
       computed.push_back(info.dtype);
@@ -122,7 +135,7 @@ std::string why_none_computes(const Problem& problem) {
 
 Features of_any_kernel(DeviceType device) {
   Features had;
-  for (const auto& kernel : kernel_table())
+  for (const Kernel* kernel : kernel_table())
     if (kernel->info().device == device) had = had | kernel->info().features;
   return had;
 }
@@ -137,25 +150,22 @@ std::string why_none_has(Features needed, Device device) {
 }
 
 const Kernel& find_entry(const char* caller, const KernelInfo& info) {
-  for (const auto& kernel : kernel_table())
+  for (const Kernel* kernel : kernel_table())
     if (kernel->info().name == info.name) return *kernel;
   throw Error(Status::invalid_argument, std::string(caller) + ": \"" + info.name + "\" is no kernel of this build");
 }
 
 }  // namespace
 
-std::span<const std::unique_ptr<const Kernel>> kernel_table() {
-  // Never destroyed: other threads may be calling while the process ends.
-  static const KernelEntries& entries = *new KernelEntries(all_kernels());
-  return entries;
-}
+std::span<const Kernel* const> kernel_table() { return table().attention; }
+std::span<const LinearKernel* const> linear_kernel_table() { return table().linear; }
 
 const Kernel* find_kernel(const KernelRequest& request) {
   const std::string prefix = prefix_of(request);
-  for (const auto& kernel : kernel_table()) {
+  for (const Kernel* kernel : kernel_table()) {
     const KernelInfo& info = kernel->info();
     if (info.direction == request.direction && info.name.starts_with(prefix) && refusal(*kernel, request).empty())
-      return kernel.get();
+      return kernel;
   }
   return nullptr;
 }
@@ -182,7 +192,7 @@ const Kernel& select_kernel(const KernelRequest& request) {
 
 std::vector<KernelInfo> kernels() {
   std::vector<KernelInfo> infos;
-  for (const auto& kernel : kernel_table()) infos.push_back(kernel->info());
+  for (const Kernel* kernel : kernel_table()) infos.push_back(kernel->info());
   return infos;
 }
 

@@ -5,11 +5,13 @@
 #include <string>
 
 #include "plan/kernel.h"
+#include "plan/linear.h"
 
 namespace flashmask {
 
-/// The kernel table of this build, best first.
-std::span<const std::unique_ptr<const Kernel>> kernel_table();
+/// The kernel table of this build, best first: its entries for attention, and those for linear attention.
+std::span<const Kernel* const> kernel_table();
+std::span<const LinearKernel* const> linear_kernel_table();
 
 /// A plan's request to the table.
 struct KernelRequest {

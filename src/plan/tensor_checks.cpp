@@ -253,4 +253,37 @@ void check_tensors(const Problem& problem, const BackwardTensors& tensors) {
   check_outputs(check, outputs, inputs);
 }
 
+void check_tensors(const Problem& problem, const TangentTensors& tensors) {
+  const TensorCheck check("forward_tangents", problem.device);
+  const Shapes shapes(problem);
+  check("q", tensors.q, problem.dtype, shapes.q);
+  check("k", tensors.k, problem.dtype, shapes.k);
+  check("v", tensors.v, problem.dtype, shapes.v);
+  check("o", tensors.o, problem.dtype, shapes.o);
+  check("lse", tensors.lse, DType::f32, shapes.lse);
+  if (tensors.tangent_q.present()) check("tangent_q", tensors.tangent_q, problem.dtype, shapes.q);
+  if (tensors.tangent_k.present()) check("tangent_k", tensors.tangent_k, problem.dtype, shapes.k);
+  if (tensors.tangent_v.present()) check("tangent_v", tensors.tangent_v, problem.dtype, shapes.v);
+  check("tangent_o", tensors.tangent_o, problem.dtype, shapes.o);
+  check("tangent_lse", tensors.tangent_lse, DType::f32, shapes.lse);
+  if (tensors.sinks.present()) check_sinks(check, problem, "sinks", tensors.sinks);
+  check_alibi(check, problem, tensors.alibi);
+  check_bias(check, problem, tensors.bias);
+  const NamedTensor outputs[] = {{"tangent_o", tensors.tangent_o}, {"tangent_lse", tensors.tangent_lse}};
+  const NamedTensor inputs[] = {{"q", tensors.q},
+                                {"k", tensors.k},
+                                {"v", tensors.v},
+                                {"o", tensors.o},
+                                {"lse", tensors.lse},
+                                {"tangent_q", tensors.tangent_q},
+                                {"tangent_k", tensors.tangent_k},
+                                {"tangent_v", tensors.tangent_v},
+                                {"sinks", tensors.sinks},
+                                {"alibi_slopes", tensors.alibi.slopes},
+                                {"query_positions", tensors.alibi.query_positions},
+                                {"key_positions", tensors.alibi.key_positions},
+                                {"bias", tensors.bias.values}};
+  check_outputs(check, outputs, inputs);
+}
+
 }  // namespace flashmask

@@ -44,6 +44,7 @@ void check_outputs(const TensorCheck& check, std::span<const NamedTensor> output
 /// Throws Status::invalid_argument, naming the first tensor that does not fit the problem.
 void check_tensors(const Problem& problem, const ForwardTensors& tensors);
 void check_tensors(const Problem& problem, const BackwardTensors& tensors);
+void check_tensors(const Problem& problem, const TangentTensors& tensors);
 
 /// Whether a call wants the sums of grad_k and grad_v in float32, beside 16-bit tensors.
 bool has_float32_key_gradients(const Problem& problem, const BackwardTensors& tensors);

@@ -192,6 +192,24 @@ std::vector<double> grad_changed_scores(const Place& at, const Inputs& in, const
   return ds;
 }
 
+/// The tangents of a row's changed scores, over the columns.
+std::vector<double> tangents_of_scores(const Place& at, const Inputs& in, const Row& row,
+                                       const std::vector<std::int64_t>& seen, std::span<const double> tangent_q,
+                                       std::span<const double> tangent_k) {
+  const Problem& p = at.p;
+  const std::int64_t q = at.query(p.head_dim);
+  std::vector<double> tangents(p.key_length);
+  for (std::int64_t j : seen) {
+    if (row.p[j] == 0) continue;
+    const std::int64_t k = at.key(j, p.head_dim);
+    double product = 0;
+    if (!tangent_q.empty()) product += dot(&tangent_q[q], &in.k[k], p.head_dim);
+    if (!tangent_k.empty()) product += dot(&in.q[q], &tangent_k[k], p.head_dim);
+    tangents[j] = p.softmax_scale() * row.slopes[j] * product;
+  }
+  return tangents;
+}
+
 }  // namespace
 
 Row row(const Problem& p, const Mask& mask, const Inputs& in, std::int64_t b, std::int64_t h, std::int64_t i) {
@@ -219,6 +237,32 @@ std::vector<double> grad_scores(const Problem& p, const Inputs& in, const Row& r
   std::vector<double> ds = grad_changed_scores({p, b, h, i}, in, row, grad_o, grad_lse);
   for (std::int64_t j = 0; j < p.key_length; ++j) ds[j] *= row.slopes[j];
   return ds;
+}
+
+Tangents forward_tangents(const Problem& p, const Mask& mask, const Inputs& in, std::span<const double> tangent_q,
+                          std::span<const double> tangent_k, std::span<const double> tangent_v) {
+  require_fit(p, mask, in);
+  if (!tangent_q.empty()) require_size("tangent_q", tangent_q.size(), std::ssize(in.q));
+  if (!tangent_k.empty()) require_size("tangent_k", tangent_k.size(), std::ssize(in.k));
+  if (!tangent_v.empty()) require_size("tangent_v", tangent_v.size(), std::ssize(in.v));
+  Tangents out{std::vector<double>(p.batch * p.query_length * p.query_heads * p.value_dim),
+               std::vector<double>(p.batch * p.query_heads * p.query_length)};
+  for_each_row(p, [&](const Place& at) {
+    const std::vector<std::int64_t> seen = seen_columns(at, mask);
+    const Row row = attend(at, in, seen);
+    const std::vector<double> scores = tangents_of_scores(at, in, row, seen, tangent_q, tangent_k);
+    const double of_lse = dot(row.p.data(), scores.data(), p.key_length);
+    out.lse[at.lse()] = of_lse;
+    double* const o = &out.o[at.query(p.value_dim)];
+    for (std::int64_t j : seen) {
+      const std::int64_t v = at.key(j, p.value_dim);
+      const double weight = row.p[j] * at.kept(in, j);
+      add_scaled(o, weight * scores[j], &in.v[v], p.value_dim);
+      if (!tangent_v.empty()) add_scaled(o, weight, &tangent_v[v], p.value_dim);
+    }
+    add_scaled(o, -of_lse, row.o.data(), p.value_dim);
+  });
+  return out;
 }
 
 Gradients backward(const Problem& p, const Mask& mask, const Inputs& in, std::span<const double> grad_o,

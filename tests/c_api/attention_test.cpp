@@ -176,6 +176,41 @@ TEST(Attention, IsBitwiseThatOfTheLibrary) {
   expect_bitwise_equal(attend_in_c(make_plan(), true), attend_in_cpp(true));
 }
 
+TEST(Attention, HasTheTangentsOfTheLibrary) {
+  const PlanHandle plan = make_plan();
+  Arrays a = attend_in_c(plan, false);
+  Array of_q = random(a.q.shape, 6), of_v = random(a.v.shape, 7);
+  Array of_o = poisoned(a.o.shape), of_lse = poisoned(a.lse.shape), cpp_o = of_o, cpp_lse = of_lse;
+  flashmask_tangent_tensors tensors = FLASHMASK_INIT(flashmask_tangent_tensors);
+  tensors.q = a.q.tensor();
+  tensors.k = a.k.tensor();
+  tensors.v = a.v.tensor();
+  tensors.o = a.o.tensor();
+  tensors.lse = a.lse.tensor();
+  tensors.tangent_q = of_q.tensor();
+  tensors.tangent_v = of_v.tensor();
+  tensors.tangent_o = of_o.tensor();
+  tensors.tangent_lse = of_lse.tensor();
+  std::size_t bytes = 0;
+  ASSERT_EQ(flashmask_plan_tangents_workspace(plan.get(), 1, &bytes), FLASHMASK_OK) << flashmask_last_error();
+  EXPECT_GT(bytes, 0U);
+  ASSERT_EQ(flashmask_forward_tangents(plan.get(), &tensors, nullptr), FLASHMASK_OK) << flashmask_last_error();
+  forward_tangents(flashmask::plan(masks::sliding_window(kRows, kColumns, 20), cpp_problem()),
+                   {.q = a.q.view(),
+                    .k = a.k.view(),
+                    .v = a.v.view(),
+                    .o = a.o.view(),
+                    .lse = a.lse.view(),
+                    .tangent_q = of_q.view(),
+                    .tangent_v = of_v.view(),
+                    .tangent_o = cpp_o.view(),
+                    .tangent_lse = cpp_lse.view()});
+  expect_bitwise_equal(of_o, cpp_o);
+  expect_bitwise_equal(of_lse, cpp_lse);
+  tensors.struct_size = 8;
+  EXPECT_EQ(flashmask_forward_tangents(plan.get(), &tensors, nullptr), FLASHMASK_INVALID_ARGUMENT);
+}
+
 /// Four keys that each of 1,030 rows sees alike: the gradient of v is 257.5, and bfloat16 numbers there are even.
 TEST(Attention, GivesGradientsOfKeysInFloat32) {
   constexpr std::int64_t rows = 1030, keys = 4, dim = 8;

@@ -23,6 +23,9 @@ class EmulatedLauncher {
     return memory_.back().get();
   }
 
+  std::size_t mark() const { return memory_.size(); }
+  void rewind(std::size_t mark) { memory_.resize(mark); }
+
   static bool counts() { return false; }
 
   template <class Memory, class Arguments>

@@ -13,7 +13,7 @@
 
 #include "cuda/common/padding_rows.h"
 #include "cuda/sm80/walk/link_kernels.cuh"
-#include "cuda/sm80/walk/walk_calls.cuh"
+#include "cuda/sm80/walk/sliced_calls.cuh"
 #include "emulator/launcher.h"
 #include "flashmask/builders.h"
 #include "kit/corpus.h"
@@ -41,9 +41,9 @@ void run(const LinearPlan& planned, const LinearTensors& tensors, Copies copies)
                           static_cast<int>(planned.problem().heads),
                           false};
   EmulatedLauncher launcher(copies);
-  WalkCalls<T, EmulatedLauncher>(planned.problem(), plan, view, plan.padding.data(), launcher)
+  SlicedCalls<T, EmulatedLauncher>(planned.problem(), plan, view, plan.padding.data(), launcher)
       .forward(tensors.forward());
-  WalkCalls<T, EmulatedLauncher>(planned.problem(), plan, view, plan.padding.data(), launcher)
+  SlicedCalls<T, EmulatedLauncher>(planned.problem(), plan, view, plan.padding.data(), launcher)
       .backward(tensors.backward());
 }
 
@@ -71,9 +71,11 @@ void expect_reference(const Mask& mask, const LinearProblem& problem, const Gate
   const LinearTensors tensors(planned, 7, gates, states);
   run(planned, tensors);
   for (const check::LinearError& error : linear_errors(planned, mask, tensors))
-    EXPECT_LT(error.worst, problem.dtype == DType::bf16 ? 1.2e-2 : 2e-3)
+    EXPECT_LT(error.worst, problem.dtype == DType::bf16      ? 1.2e-2
+                           : error.name == "grad_log_forget" ? 5e-3
+                                                             : 2e-3)
         << error.name << ", " << mask.description() << " of " << problem.length << ", gates " << gates.name
-        << ", normalize " << problem.normalize;
+        << ", normalize " << problem.normalize << ", " << problem.key_dim << " x " << problem.value_dim;
 }
 
 TEST(EmulatedLinear, MasksOfTheCorpusThatAreTreesEqualTheReference) {
@@ -86,6 +88,24 @@ TEST(EmulatedLinear, MasksOfTheCorpusThatAreTreesEqualTheReference) {
       expect_reference(mask, problem_of(each.size.rows, served % 16 == 0), check::mild_gates(), true);
   }
   EXPECT_GT(served, 10);
+}
+
+TEST(EmulatedLinear, WideHeadsEqualTheReferenceInSlices) {
+  struct Dims {
+    std::int64_t key, value, heads, key_heads;
+    DType dtype;
+    bool normalize, states;
+  };
+  for (const Dims& dims : std::vector<Dims>{{136, 136, 2, 1, DType::bf16, true, true},
+                                            {256, 512, 1, 1, DType::bf16, true, true},
+                                            {128, 136, 1, 1, DType::f16, true, false},
+                                            {200, 64, 2, 2, DType::f16, false, true}}) {
+    LinearProblem problem = problem_of(100, dims.normalize, dims.key, dims.value);
+    problem.heads = dims.heads, problem.key_heads = dims.key_heads, problem.dtype = dims.dtype;
+    expect_reference(masks::shared_question({{{30, {40, 3}}, {10, {1, 10}}}}, 100), problem, check::mild_gates(),
+                     dims.states);
+  }
+  expect_reference(masks::causal(1100, 1100), problem_of(1100, true, 136, 16), check::long_memory());
 }
 
 TEST(EmulatedLinear, EveryLengthEqualsTheReference) {

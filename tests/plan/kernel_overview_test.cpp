@@ -84,6 +84,19 @@ TEST(KernelOverview, IsWhatPeopleGet) {
       << text;
 }
 
+TEST(KernelTable, NamesEachEntryOnceAndListsEveryKindApart) {
+  std::set<std::string> names;
+  for (const KernelInfo& info : kernels()) {
+    EXPECT_TRUE(names.insert(info.name).second) << info.name;
+    EXPECT_EQ(info.name.find(".linear."), std::string::npos) << info.name;
+  }
+  for (const LinearKernelInfo& info : linear_kernels()) {
+    EXPECT_TRUE(names.insert(info.name).second) << info.name;
+    EXPECT_NE(info.name.find(info.arch + ".linear." + to_string(info.dtype)), std::string::npos) << info.name;
+  }
+  EXPECT_EQ(names.count("scalar.linear.f32.s64") + names.count("scalar.forward.f32.dany.m64n64.intervals"), 2);
+}
+
 TEST(KernelList, HasALineForEachKernelOfAForm) {
   KernelOnMachine runs = kernel("avx2", Direction::forward, DType::f32, {256, 256}, ""), refused = runs, bits = runs;
   runs.info.name = "avx2.forward";

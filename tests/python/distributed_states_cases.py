@@ -75,7 +75,7 @@ def tensors(batch, groups, dtype=torch.float32):
     return [torch.randn(shape, generator=draw).to(dtype) for shape in shapes]
 
 
-def hold_against_whole(sharding, group, whole, of_rank, given, parameters, name, tolerance=1e-5):
+def hold_against_whole(sharding, group, whole, of_rank, given, parameters, name, tolerance=1e-5, bits=True):
     """Outputs have the bits of one process; gradients are within the tolerance of its own."""
     leaves = [each.clone().requires_grad_() for each in (*given, *parameters)]
     expected = whole(*leaves)
@@ -85,7 +85,8 @@ def hold_against_whole(sharding, group, whole, of_rank, given, parameters, name,
     mine = [each.clone().requires_grad_() for each in parameters]
     found = of_rank(*held, *mine)
     (found * sharding.shard(weight)).sum().backward()
-    wrong = "" if torch.equal(found, sharding.shard(expected)) else f"{name}: outputs have other bits"
+    same = torch.equal if bits else partial(torch.allclose, rtol=1e-5, atol=1e-5 * float(expected.abs().max()))
+    wrong = "" if same(found, sharding.shard(expected)) else f"{name}: outputs are others"
     gradients = [sharding.unshard(each.grad) for each in held]
     for each in mine:
         dist.all_reduce(each.grad, group=group)
@@ -144,6 +145,60 @@ def linear_attention_has_the_bits_of_one_process(group, rank, family):
     )
 
 
+@cases((2, 3), family=["causal", "documents", "padded documents"])
+def linear_attention_by_rows_is_that_of_one_process(group, rank, family):
+    mask = MASKS[family]()
+    k, v, g, decay = tensors(2, 2)
+    forget, inside = g.sigmoid().log(), 3 * g.flip(1)
+    runs = [(0, 23, 0), (23, 40, 1), (40, TOKENS, 1)], [(0, 7, 0), (7, TOKENS, 1)]  # of three, the last has none here
+    if group.size() == 3:
+        runs[0][2] = (40, TOKENS, 2)
+    for partition in (fmd.Partition.from_runs(TOKENS, group.size(), each, tile=1) for each in runs):
+        sharding = sharding_of(group, mask, partition=partition)
+        for given, own, normalize in (
+            ((k + 1, k, v, forget, inside), (), False),
+            ((k + 1, k, v, forget, inside), (), True),
+            ((k + 1, k, v), (decay,), True),
+        ):
+            hold_against_whole(
+                *(sharding, group),
+                lambda *of, n=normalize: flashmask.linear_attention(*signed(*of), mask=mask, normalize=n),
+                lambda *of, n=normalize, s=sharding: fmd.linear_attention(
+                    *signed(*of), sharding=s, normalize=n, by="rows"
+                ),
+                *(given, own, f"{partition}, normalize {normalize}"),
+                bits=False,
+            )
+
+
+def signed(q, k, v, forget, *others):
+    """A decay of heads is any number; what counts is minus its square."""
+    return q, k, v, -forget.square() if forget.ndim == 1 else forget, *others
+
+
+@case(3)
+def by_rows_a_document_changes_no_bit_of_another(group, rank):
+    mask, found = masks.causal_document([11, 39, 10], TOKENS), []  # the second one is on all ranks
+    thirds = fmd.Partition.from_runs(TOKENS, 3, [(0, 20, 0), (20, 40, 1), (40, 60, 2)], tile=1)
+    sharding = sharding_of(group, mask, partition=thirds)
+    for place, value in ((0, None), (5, float("nan")), (15, 9.0), (30, float("nan")), (55, 9.0)):
+        k, v, g, _ = tensors(1, 2)
+        if value is not None:
+            v[0, place] = value
+        held = [sharding.shard(each).requires_grad_() for each in (k, v, g)]
+        o = fmd.linear_attention(held[0], held[0], held[1], held[2].sigmoid().log(), sharding=sharding, by="rows")
+        o.square().sum().backward()
+        found.append(sharding.unshard(torch.cat([each.flatten(2) for each in (o, *(each.grad for each in held))], 2)))
+    wrong = ""
+    for result, document in zip(found[1:], ((0, 11), (11, 50), (11, 50), (50, 60)), strict=True):
+        others = [token for token in range(TOKENS) if not document[0] <= token < document[1]]
+        if not torch.equal(found[0][:, others], result[:, others]):
+            wrong = f"the document at {document} reaches others"
+        if torch.equal(found[0], result):
+            wrong = f"nothing changed in {document}"
+    raise_on_all_ranks(group, wrong)
+
+
 @case(3)
 def gradients_of_a_shared_group_in_16_bits_are_rounded_once(group, rank):
     """Three ranks have gradients of the one group: 1 + 2^-8 + 2^-8 is lost where each addition rounds."""
@@ -158,6 +213,30 @@ def gradients_of_a_shared_group_in_16_bits_are_rounded_once(group, rank):
     fmd.over_nodes(run, sharding, k, v, parameters=(factor,)).sum().backward()
     wrong = "" if bool((k.grad == 1 + 2.0**-7).all()) else f"the gradients are {k.grad.flatten()[:3].tolist()}"
     raise_on_all_ranks(group, wrong)
+
+
+@cases((2, 3), batch=[1, 2])
+def heads_of_any_width_dtype_and_stride_arrive(group, rank, batch):
+    """Views at odd places in a wider tensor, of three dtypes; what arrives has no gaps and may be changed in place."""
+    for partition in ("contiguous", random_partition(TOKENS, group.size(), tile=5)):
+        sharding = sharding_of(group, MASKS["documents"](), partition=partition)
+        draw = torch.Generator().manual_seed(6)
+        wide = torch.randint(-9, 9, (batch, TOKENS, 1 + 6 * 3), generator=draw)
+        k, v = wide[..., 1:].unflatten(-1, (6, 3)).to(torch.bfloat16), wide[..., 1:].unflatten(-1, (6, 3)).double()
+        g = wide[..., 3:9].float()
+        given = [sharding.shard(torch.nn.functional.pad(each.flatten(2), (1, 0)))[..., 1:] for each in (k, v, g)]
+        held = [each.unflatten(-1, (6, -1)).requires_grad_() for each in given]
+
+        def run(k, v, g, cu_seqlens, initial_state, output_final_state):
+            assert k.is_contiguous() and v.is_contiguous() and g.is_contiguous()
+            return v.mul_(2).add_(g) + k, None
+
+        (fmd.over_nodes(run, sharding, *held) * sharding.shard(v)).sum().backward()
+        found = fmd.over_nodes(run, sharding, *(each.detach() for each in held))
+        right = torch.equal(found, sharding.shard(2 * v + wide[..., 3:9, None] + k))
+        right = right and torch.equal(held[1].grad, sharding.shard(2 * v))
+        right = right and torch.equal(held[2].grad[..., 0], sharding.shard(v.sum(-1).float()))
+        raise_on_all_ranks(group, "" if right else f"{partition}: other numbers")
 
 
 @case(2)
@@ -187,6 +266,14 @@ def layers_that_do_not_fit_are_refused(group, rank):
     refused(ValueError, "^over_nodes: there are no inputs", lambda: run(None))
     refused(ValueError, "a number of heads that divides 4", lambda: run(three, four))
     refused(ValueError, r"^a parameter .*\[3\]; expected \(4, ", lambda: run(four, four, parameters=(torch.ones(3),)))
+    rows = partial(fmd.linear_attention, four, four, four, by="rows")
+    refused(ValueError, '^by="rows" came to a sharding whose ranks hold several runs', lambda: rows(sharding=sharding))
+    thirds = fmd.Partition.from_runs(TOKENS, 3, [(0, 20, 0), (20, 40, 1), (40, 60, 2)], tile=1)
+    forks = sharding_of(group, MASKS["shared prompt"](), partition=thirds)
+    third = torch.ones(1, len(forks.positions), 4, 3)
+    rows = partial(fmd.linear_attention, third, third, third, sharding=forks)
+    refused(ValueError, '^by="rows" came with a mask under which sequences fork', lambda: rows(by="rows"))
+    refused(ValueError, "^by is 'columns'", lambda: rows(by="columns"))
     x, weight = two[:, :, 0], torch.ones(3, 4)
     refused(ValueError, "^x has shape", lambda: fmd.causal_conv(x[:, 1:], weight, sharding=sharding))
     refused(TypeError, "^sharding is", lambda: fmd.causal_conv(x, weight, sharding=None))

@@ -52,6 +52,17 @@ def trained_sinks_of_documents():
     flashmask.attention(q, q, q, MASK, sinks=torch.zeros(2, requires_grad=True), invariant=True)
 
 
+def gradient_through_a_tangent():
+    q = tensor().requires_grad_()
+    torch.func.jvp(Layer(), (q,), (tensor(),))[1].sum().backward()
+
+
+def tangent_on_a_gpu():
+    from flashmask._torch.tangents import forward_tangents_cuda
+
+    forward_tangents_cuda()
+
+
 def assert_said(sentence, text):
     """By the library, in so many words, and by the page."""
     assert sentence in text
@@ -65,8 +76,10 @@ def assert_said(sentence, text):
         lambda: torch.func.vmap(Layer())(torch.randn(3, 1, 8, 2, 8)),
         lambda: torch.func.grad(lambda q: Layer()(q).sum())(tensor()),
         trained_sinks_of_documents,
+        gradient_through_a_tangent,
+        tangent_on_a_gpu,
     ],
-    ids=["second derivative", "vmap", "func.grad", "sinks"],
+    ids=["second derivative", "vmap", "func.grad", "sinks", "tangent", "tangent on a GPU"],
 )
 def test_transforms(ask):
     with pytest.raises(NotImplementedError) as error:

@@ -124,6 +124,7 @@ _FUNCTIONS: dict[str, list[Any]] = {
     "plan_kernel": [_PLAN, c_int32, POINTER(c_char_p)],
     "plan_reordering": [_PLAN, POINTER(s.ReorderingView)],
     "plan_workspace": [_PLAN, c_int32, c_int, POINTER(c_size_t)],
+    "plan_tangents_workspace": [_PLAN, c_int, POINTER(c_size_t)],
     "dropout_place_pack": [
         POINTER(s.Problem),
         c_int64,
@@ -137,6 +138,7 @@ _FUNCTIONS: dict[str, list[Any]] = {
     "dropout_expand": [POINTER(s.Problem), c_uint64, c_uint64, _BYTES, c_int64],
     "forward": [_PLAN, c_void_p, c_void_p],
     "backward": [_PLAN, c_void_p, c_void_p],
+    "forward_tangents": [_PLAN, c_void_p, c_void_p],
     "merge": [c_void_p, c_void_p],
     "merge_backward": [c_void_p, c_void_p],
     "linear_plan_create": [_MASK, POINTER(s.LinearProblem), c_char_p, _OUT],
@@ -149,6 +151,7 @@ _FUNCTIONS: dict[str, list[Any]] = {
     "linear_backward": [c_void_p, c_void_p, c_void_p],
     "reference_forward": [_MASK, POINTER(s.Problem), POINTER(s.ReferenceInputs), c_void_p, c_void_p],
     "reference_max_scores": [_MASK, POINTER(s.Problem), POINTER(s.ReferenceInputs), c_void_p],
+    "reference_forward_tangents": [_MASK, POINTER(s.Problem), POINTER(s.ReferenceInputs), *[c_void_p] * 5],
     "reference_backward": [_MASK, POINTER(s.Problem), POINTER(s.ReferenceInputs), *[c_void_p] * 5],
     "reference_backward_sinks": [_MASK, POINTER(s.Problem), POINTER(s.ReferenceInputs), *[c_void_p] * 3],
     "reference_backward_bias": [_MASK, POINTER(s.Problem), POINTER(s.ReferenceInputs), *[c_void_p] * 3],

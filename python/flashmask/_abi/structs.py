@@ -350,6 +350,14 @@ class BackwardTensors(Sized):
     ]
 
 
+class TangentTensors(Sized):
+    _fields_ = [
+        *((name, Tensor) for name in ("q", "k", "v", "o", "lse", "tangent_q", "tangent_k", "tangent_v")),
+        *((name, Tensor) for name in ("tangent_o", "tangent_lse", "sinks", *_ALIBI, "bias")),
+        ("bias_origin", c_int64),
+    ]
+
+
 class MergeTensors(Sized):
     _fields_ = [
         *((name, Tensor) for name in ("o1", "lse1", "o2", "lse2", "o", "lse")),

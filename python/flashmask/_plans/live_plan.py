@@ -22,6 +22,8 @@ Addresses: TypeAlias = tuple[int, int, int]
 """Addresses of the gradients of q, k and v, which are contiguous."""
 Saved: TypeAlias = tuple[View, View, View, View, int]
 """q, k, v, o, and the address of lse."""
+Tangents: TypeAlias = tuple[View | None, View | None, View | None]
+"""Tangents of q, k and v; None: zeros."""
 Sinks: TypeAlias = tuple[int, int, int]
 """Address, position in DTYPES and number of dimensions of contiguous sinks, [heads] or [batch, heads, rows]."""
 SinkGradient: TypeAlias = tuple[Sinks, int]
@@ -83,12 +85,14 @@ _BACKWARD_OF_ALIBI = struct.Struct(_BACKWARD_OF_SINKS.format + 3 * _WHOLE)
 _FORWARD_OF_BIAS = struct.Struct(_FORWARD_OF_ALIBI.format + _WHOLE + "q")
 _FORWARD_OF_MAX_SCORES = struct.Struct(_FORWARD_OF_BIAS.format + _WHOLE)
 _BACKWARD_OF_BIAS = struct.Struct(_BACKWARD_OF_ALIBI.format + _WHOLE + "q" + _WHOLE)
+_TANGENTS = struct.Struct("=Q" + 4 * _TENSOR + _WHOLE + 3 * _TENSOR + 7 * _WHOLE + "q")
 _EXECUTION = struct.Struct("=10Q")
 _DESCRIPTION = struct.Struct("=4i4q")
 _STRIDES = struct.Struct("=4q")
 _ABSENT = bytes(80)
 _NO_TENSOR = 0, _ABSENT
 _NO_ALIBI = _NO_TENSOR * 3
+_NO_VIEW = 0, bytes(48), 0, 0, 0, 0
 # Calls without sinks, ALiBi, a bias or max_scores pass shorter structs; their size says so.
 assert _FORWARD.size == s.ForwardTensors.sinks.offset
 assert _BACKWARD.size == s.BackwardTensors.sinks.offset
@@ -99,6 +103,7 @@ assert _BACKWARD_OF_ALIBI.size == s.BackwardTensors.bias.offset
 assert _FORWARD_OF_BIAS.size == s.ForwardTensors.max_scores.offset
 assert _FORWARD_OF_MAX_SCORES.size == ctypes.sizeof(s.ForwardTensors)
 assert _BACKWARD_OF_BIAS.size == ctypes.sizeof(s.BackwardTensors)
+assert _TANGENTS.size == ctypes.sizeof(s.TangentTensors)
 assert _EXECUTION.size == ctypes.sizeof(s.Execution)
 
 _forward = library.flashmask_forward
@@ -242,6 +247,37 @@ class CompiledPlan:
         if status:
             check(status)
 
+    def _run_tangents(
+        self,
+        saved: Saved,
+        tangents: Tangents,
+        out: tuple[int, int],
+        execution: bytes | None,
+        sinks: Sinks | None,
+        bias: AnyBias | None,
+    ) -> None:
+        q, k, v, o, lse = saved
+        descriptions = self._q, self._k, self._v
+        given = [
+            _NO_VIEW if tangent is None else (tangent[0], described, *tangent[1])
+            for tangent, described in zip(tangents, descriptions, strict=True)
+        ]
+        of_bias: tuple[int | bytes, ...] = (*_NO_TENSOR * 4, 0)
+        if isinstance(bias, Bias):
+            of_bias = self._of_bias(bias)
+        elif bias is not None:
+            of_bias = *self._of_alibi(bias), *_NO_TENSOR, 0
+        tensors = _TANGENTS.pack(
+            _TANGENTS.size,
+            *(q[0], self._q, *q[1], k[0], self._k, *k[1], v[0], self._v, *v[1], o[0], self._o, *o[1]),
+            *(lse, self._lse, *given[0], *given[1], *given[2], out[0], self._whole_o, out[1], self._lse),
+            *(_NO_TENSOR if sinks is None else (sinks[0], self._sinks[sinks[1:]])),
+            *of_bias,
+        )
+        status = library.flashmask_forward_tangents(self._handle, tensors, execution)
+        if status:
+            check(status)
+
     def kernel(self, direction: int) -> str:
         """Returns the name of the kernel of a direction."""
         name = ctypes.c_char_p()
@@ -293,6 +329,18 @@ class LivePlan(CompiledPlan):
     ) -> None:
         """Writes the gradients of q, k, v, the sinks and the bias, given those of o and lse (0: none)."""
         self._run_backward(saved, grads, out, _on_cpu(drawn), sinks, float32_key_gradients, bias)
+
+    def forward_tangents(
+        self,
+        saved: Saved,
+        tangents: Tangents,
+        out: tuple[int, int],
+        drawn: Drawn | None,
+        sinks: Sinks | None = None,
+        bias: AnyBias | None = None,
+    ) -> None:
+        """Writes the tangents of o and lse, both without gaps, at the addresses `out`."""
+        self._run_tangents(saved, tangents, out, _on_cpu(drawn), sinks, bias)
 
 
 class ReferencePlan:
@@ -367,6 +415,20 @@ class ReferencePlan:
             call("reference_backward_sinks", *given, *gradients, sinks[1])
         if isinstance(bias, Bias) and bias.gradient:
             call("reference_backward_bias", *given, *gradients, bias.gradient)
+
+    def forward_tangents(
+        self,
+        saved: Saved,
+        tangents: Tangents,
+        out: tuple[int, int],
+        drawn: Drawn | None,
+        sinks: Sinks | None = None,
+        bias: AnyBias | None = None,
+    ) -> None:
+        """Does what LivePlan.forward_tangents() does, all in double precision."""
+        q, k, v, _, _ = saved
+        given = [None if tangent is None else tangent[0] for tangent in tangents]
+        call("reference_forward_tangents", *self._arguments(q, k, v, drawn, sinks, bias), *given, *out)
 
     def kernel(self, direction: int) -> str:
         """Returns the name of the only kernel."""

@@ -24,6 +24,7 @@ from flashmask._torch.schemas import (
     forward_operator,
     forward_with_max_scores_operator,
 )
+from flashmask._torch.tangents import dual_attention, has_tangent
 
 BelowAutograd = torch._C._AutoDispatchBelowAutograd
 
@@ -49,10 +50,6 @@ class _Attention(torch.autograd.Function):
                 o, lse = forward_operator(q, k, v, *call, SCHEMA)
         _save(ctx, (q, k, v, o, lse), call, kernels)
         return o, lse
-
-    @staticmethod
-    def jvp(ctx: Any, *tangents: Any) -> Any:
-        refuse_forward_mode()
 
     @staticmethod
     def backward(ctx: Any, grad_o: Tensor | None, grad_lse: Tensor | None) -> Any:
@@ -211,17 +208,23 @@ def once_differentiable(why: str) -> Callable[[Callable[..., Any]], Callable[...
 
 def is_differentiated(*tensors: Tensor | None) -> bool:
     """Whether autograd has to record an operation on these tensors."""
-    if not torch.is_grad_enabled():
-        return False
-    for tensor in tensors:
-        if tensor is not None and tensor.requires_grad:
-            return True
-    # Forward-mode derivatives mark no tensor as requiring a gradient; the Function refuses them.
+    if torch.is_grad_enabled():
+        for tensor in tensors:
+            if tensor is not None and tensor.requires_grad:
+                return True
+    return is_dual()  # tangents mark no tensor as requiring a gradient, and no_grad() does not stop them
+
+
+def is_dual() -> bool:
+    """Whether tensors may have tangents, inside forward_ad.dual_level() or torch.func.jvp."""
     return forward_ad._current_level >= 0
 
 
 def forward_autograd(q: Tensor, k: Tensor, v: Tensor, call: Call) -> Outputs:
     """Runs flashmask::forward where autograd may have to record it."""
+    if is_dual() or _in_jvp() or any(map(has_tangent, (q, k, v, call.sinks, call.bias))):
+        refuse_transforms(but_jvp=True)
+        return dual_attention(q, k, v, call, _Attention.backward)
     if is_differentiated(q, k, v, call.sinks, call.bias):
         refuse_transforms()
         outputs: Outputs = _Attention.apply(q, k, v, call.sinks, call.bias, call, None)  # type: ignore[no-untyped-call]
@@ -242,10 +245,28 @@ def forward_with_max_scores_autograd(q: Tensor, k: Tensor, v: Tensor, call: Call
         return forward_with_max_scores_operator(q, k, v, *call, SCHEMA)
 
 
-def refuse_transforms() -> None:
-    """Raises inside torch.func.grad and similar transforms, for which the Functions here have no rules."""
-    if torch._C._are_functorch_transforms_active():
-        raise NotImplementedError("flashmask does not support torch.func.grad and its kin; use torch.autograd.grad")
+def refuse_transforms(but_jvp: bool = False) -> None:
+    """Raises inside torch.func.grad and similar transforms, for which the Functions here have no rules.
+
+    but_jvp: one torch.func.jvp alone is allowed. In another one around it PyTorch would take tangents for constants.
+    """
+    if torch._C._are_functorch_transforms_active() and not (but_jvp and _in_jvp() and len(_transforms()) == 1):
+        also = " (torch.func.jvp by itself is supported)" if but_jvp else ""
+        raise NotImplementedError(
+            f"flashmask does not support torch.func.grad and its kin; use torch.autograd.grad{also}"
+        )
+
+
+def _transforms() -> list[Any]:
+    """Returns the transforms of torch.func that are active, the outermost first."""
+    return torch._C._functorch.get_interpreter_stack() or []
+
+
+def _in_jvp() -> bool:
+    """Whether the innermost transform is torch.func.jvp, in which torch.compile traces without a dual level."""
+    if not torch._C._are_functorch_transforms_active():
+        return False
+    return bool(_transforms()[-1].key() == torch._C._functorch.TransformType.Jvp)
 
 
 def backward_autograd(

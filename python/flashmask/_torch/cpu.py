@@ -20,6 +20,7 @@ from flashmask._torch.plans.mask_source import named_mask, source_of
 from flashmask._torch.plans.operands import (
     check_saved,
     check_sinks,
+    check_tangents,
     code_of,
     key_gradient_dtype,
     lse_dtype,
@@ -139,6 +140,44 @@ def _forward(q: Tensor, k: Tensor, v: Tensor, call: Call, with_max_scores: bool)
     at_max_scores = 0 if max_scores is None else max_scores.data_ptr()
     plan.forward(at_q, at_k, at_v, o.data_ptr(), lse.data_ptr(), drawn, sinks, bias, at_max_scores)
     return (o, lse) if max_scores is None else (o, lse, max_scores)
+
+
+def forward_tangents_cpu(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    o: Tensor,
+    lse: Tensor,
+    tangent_q: Tensor | None,
+    tangent_k: Tensor | None,
+    tangent_v: Tensor | None,
+    call: Call,
+) -> Outputs:
+    """Computes the tangents of o and lse."""
+    plan = _live_plan(q, k, v, call)
+    drawn = _drawn(call)
+    _kept, sinks = _sinks(call.sinks, q)
+    _numbers, bias, _ = ready_bias(call, q, k)
+    check_saved(o, None, o, lse, q.dtype, (*q.shape[:3], v.shape[3]))
+    check_tangents(q=(tangent_q, q), k=(tangent_k, k), v=(tangent_v, v))
+    tangent_o, tangent_lse = empty_like(o), torch.empty(*lse.shape, dtype=lse.dtype)
+    kept = [None if each is None else _view(each, plan) for each in (tangent_q, tangent_k, tangent_v)]
+    of_q, of_k, of_v = (None if each is None else each[1] for each in kept)
+    q, at_q = _view(q, plan)
+    k, at_k = _view(k, plan)
+    v, at_v = _view(v, plan)
+    o, at_o = _view(o, plan)
+    lse = lse.contiguous()
+    follow_threads()
+    plan.forward_tangents(
+        (at_q, at_k, at_v, at_o, lse.data_ptr()),
+        (of_q, of_k, of_v),
+        (tangent_o.data_ptr(), tangent_lse.data_ptr()),
+        drawn,
+        sinks,
+        bias,
+    )
+    return tangent_o, tangent_lse
 
 
 def backward_cpu(

@@ -25,6 +25,14 @@ def forward_flops(q: Tensor, k: Tensor, v: Tensor, call: Call) -> int:
     return 2 * _visible_pairs(q, k, v, call) * (q.shape[3] + v.shape[3])
 
 
+def forward_tangents_flops(q: Tensor, k: Tensor, v: Tensor, *others: Any) -> int:
+    """Counts the products of each visible pair: the scores, theirs with each tangent of q and k, and the two of v."""
+    _, _, of_q, of_k, of_v, call, *_ = others  # behind o and lse
+    of_scores = 1 + sum(each is not None for each in (of_q, of_k))
+    of_values = (of_scores > 1) + (of_v is not None)
+    return 2 * _visible_pairs(q, k, v, call) * (of_scores * q.shape[3] + of_values * v.shape[3])
+
+
 def backward_flops(grad_o: Tensor, grad_lse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, *others: Any) -> int:
     """Counts five products of each visible pair, as PyTorch does for its own attention: scores are computed again."""
     _, _, call, *_ = others  # behind o and lse

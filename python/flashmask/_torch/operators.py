@@ -19,12 +19,13 @@ from flashmask._torch.autograd import (
     forward_autograd,
     forward_with_max_scores_autograd,
     is_differentiated,
+    is_dual,
     record,
 )
-from flashmask._torch.cpu import backward_cpu, forward_cpu, forward_with_max_scores_cpu
+from flashmask._torch.cpu import backward_cpu, forward_cpu, forward_tangents_cpu, forward_with_max_scores_cpu
 from flashmask._torch.cuda import backward_cuda, forward_cuda, forward_with_max_scores_cuda
 from flashmask._torch.direct import is_recordable, kernels_of
-from flashmask._torch.flops import backward_flops, count_flops, forward_flops
+from flashmask._torch.flops import backward_flops, count_flops, forward_flops, forward_tangents_flops
 from flashmask._torch.plans.device_plan import rows_of_nothing
 from flashmask._torch.plans.device_plans import remember_plans_of
 from flashmask._torch.plans.streams import in_graph_tree
@@ -37,7 +38,14 @@ from flashmask._torch.schemas import (
     forward_with_max_scores_operator,
     snapshot_operator,
 )
-from flashmask._torch.shapes import backward_fake, forward_fake, forward_with_max_scores_fake, snapshot_fake
+from flashmask._torch.shapes import (
+    backward_fake,
+    forward_fake,
+    forward_tangents_fake,
+    forward_with_max_scores_fake,
+    snapshot_fake,
+)
+from flashmask._torch.tangents import forward_tangents_autograd, forward_tangents_cuda
 
 
 def forward(q: Tensor, k: Tensor, v: Tensor, call: Call) -> Outputs:
@@ -50,7 +58,7 @@ def forward(q: Tensor, k: Tensor, v: Tensor, call: Call) -> Outputs:
         for name, tensor in (("q", q), ("k", k), ("v", v)):
             check_dense(name, tensor)
     if is_differentiated(q, k, v, call.sinks, call.bias):
-        if kernels is not None and is_recordable():
+        if kernels is not None and is_recordable() and not is_dual():
             return record(q, k, v, call.sinks, None, call, kernels)
         return forward_operator(q, k, v, *call, SCHEMA)
     if kernels is not None:
@@ -162,6 +170,11 @@ def _of_forward(kernel: Callable[..., Any]) -> Callable[..., Any]:
     return lambda *arguments: kernel(*arguments[:3], Call(*arguments[3:end]))
 
 
+def _of_tangents(kernel: Callable[..., Any]) -> Callable[..., Any]:
+    """Adapts a kernel of eight tensors and a Call."""
+    return lambda *arguments: kernel(*arguments[:8], Call(*arguments[8:]))
+
+
 def _of_backward(kernel: Callable[..., Any]) -> Callable[..., Any]:
     """Adapts a backward kernel in the same way; float32_key_gradients follows the fields of the call."""
     end = 7 + len(OF_BACKWARD)
@@ -194,6 +207,7 @@ def _register() -> None:
     torch.library.register_fake("flashmask::snapshot", snapshot_fake, lib=LIBRARY)
     LIBRARY.impl("snapshot", _snapshot, "CompositeExplicitAutograd")
     backward = backward_fake, backward_cpu, backward_cuda, backward_autograd
+    tangents = forward_tangents_fake, forward_tangents_cpu, forward_tangents_cuda, forward_tangents_autograd
     with_max_scores = (
         *(forward_with_max_scores_fake, forward_with_max_scores_cpu),
         *(forward_with_max_scores_cuda, forward_with_max_scores_autograd),
@@ -201,6 +215,7 @@ def _register() -> None:
     for name, of_arguments, (fake, cpu, cuda, autograd) in (
         ("forward", _of_forward, (forward_fake, forward_cpu, forward_cuda, forward_autograd)),
         ("forward_with_max_scores", _of_forward, with_max_scores),
+        ("forward_tangents", _of_tangents, tangents),
         ("backward", _of_backward, backward),
         ("backward_with_sinks", _of_backward_with_sinks, backward),
         ("backward_with_bias", _of_backward_with_bias, backward),
@@ -217,6 +232,7 @@ def _register() -> None:
         count_flops(name, _of_forward(forward_flops))
         for device in ("cpu", "cuda"):
             LIBRARY.impl(name, _autocast(device, operator), f"Autocast{device.upper()}")
+    count_flops("forward_tangents", _of_tangents(forward_tangents_flops))
     count_flops("backward", _of_backward(backward_flops))
     for name in ("backward_with_sinks", "backward_with_bias"):
         count_flops(name, _of_backward_with_sinks(backward_flops))

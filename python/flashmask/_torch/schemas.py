@@ -43,6 +43,10 @@ def number_of(arguments: str) -> int:
     return zlib.crc32(arguments.encode())
 
 
+def _without_default(argument: str) -> str:
+    return argument.split("=", maxsplit=1)[0]
+
+
 _CALL = [_argument(place, name) for place, name in enumerate(Call._fields)]
 _OF_FORWARD, _OF_BACKWARD = ", ".join(_CALL), ", ".join(arguments_of_backward(_CALL))
 _OF_BACKWARD += ", bool float32_key_gradients=False, int schema=0"
@@ -61,11 +65,17 @@ LIBRARY.define(
     f"backward_with_bias({_SAVED}, Tensor? sinks, {_OF_BACKWARD})"
     " -> (Tensor dq, Tensor dk, Tensor dv, Tensor dsinks, Tensor dbias)"
 )
+# No argument has a default, so that graphs write out all of them, and need no number.
+LIBRARY.define(
+    "forward_tangents(Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse, Tensor? tangent_q, Tensor? tangent_k, "
+    f"Tensor? tangent_v, {', '.join(map(_without_default, _CALL))}) -> (Tensor tangent_o, Tensor tangent_lse)"
+)
 LIBRARY.define("snapshot(Tensor mask) -> Tensor")
 forward_operator: Callable[..., Outputs] = torch.ops.flashmask.forward.default
 forward_with_max_scores_operator: Callable[..., OutputsWithMaxScores] = (
     torch.ops.flashmask.forward_with_max_scores.default
 )
+forward_tangents_operator: Callable[..., Outputs] = torch.ops.flashmask.forward_tangents.default
 backward_operator: Callable[..., Gradients] = torch.ops.flashmask.backward.default
 backward_with_sinks_operator: Callable[..., Gradients] = torch.ops.flashmask.backward_with_sinks.default
 backward_with_bias_operator: Callable[..., Gradients] = torch.ops.flashmask.backward_with_bias.default

@@ -28,10 +28,21 @@ def entered(
     call: Call | None = None,
 ) -> tuple[Local, Group]:
     """Returns the sharding and the group of a call, after the checks that must pass before anything is sent."""
-    call = call or Call()
     group = group_named(name)
     try:
         local = local_of(sharding)
+    except (TypeError, ValueError) as error:
+        if _compares():
+            agree(group, {}, error)
+        raise
+    check_call(local, group, tensors, step, call)
+    return local, group
+
+
+def check_call(local: Local, group: Group, tensors: Sequence[Tensor], step: str, call: Call | None = None) -> None:
+    """Does the checks of a call that must pass before anything is sent."""
+    call = call or Call()
+    try:
         _check_place(local, group, tensors[0])
         if step in ("forward", "to heads"):
             _check(local, *tensors)
@@ -52,7 +63,6 @@ def entered(
             "the slopes": f"{None if call.alibi_slopes is None else call.alibi_slopes.tolist()}",
         }
         agree(group, {what: digest(text.encode()) for what, text in said.items()}, None)
-    return local, group
 
 
 def _given(call: Call) -> str:

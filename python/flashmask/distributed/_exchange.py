@@ -100,7 +100,7 @@ class Exchange:
             for rank, cuts in self.cuts.items()
         ]
         found: dict[int, Tensor] = {}
-        for stack in [[place] for place in range(len(tensors))] if apart else received.stacks(self.rank):
+        for stack in [[place] for place in range(len(tensors))] if apart else received.stacks:
             parts = [part for place in stack for part in self.ordered([of_rank[place] for of_rank in cut])]
             whole = torch.cat(parts, 1).split_with_sizes([self.tokens] * len(stack), 1)
             found.update(zip(stack, whole, strict=True))

@@ -66,6 +66,8 @@ class Local:
     """Positions that calls with ALiBi have needed; see _positions.py."""
     packed: dict[Any, Tensor] = field(default_factory=dict, init=False, repr=False)
     """Masks with options, as operators take them."""
+    exchanges: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)
+    """Exchanges of tokens for heads that calls have needed; see _heads.py."""
     fitting: set[Any] = field(default_factory=set, init=False, repr=False)
     """Dtypes, shapes and devices of calls that passed the checks; see _checks.py."""
 

@@ -24,7 +24,8 @@ from flashmask._torch.plans.operands import check_saved, lse_dtype
 from flashmask._torch.schemas import LIBRARY
 from flashmask.distributed._checks import entered
 from flashmask.distributed._group import from_first
-from flashmask.distributed._heads import to_heads, to_tokens
+from flashmask.distributed._heads import exchange_of, of_all_ranks
+from flashmask.distributed._parcels import kinds_of
 from flashmask.distributed._rows import backward_of_rows, forward_of_rows
 
 
@@ -219,12 +220,13 @@ def _seed_fake(seed_offset: Tensor, dropout: float, after: Tensor, sharding: Ten
 
 def _to_heads(tensors: list[Tensor], sharding: Tensor, name: str, ranks: int, tokens: int) -> list[Tensor]:
     local, group = entered(sharding, name, tensors, "to heads" if len(tensors) == 3 else "back to heads")
-    return to_heads(tensors, local, group)
+    return exchange_of(local, kinds_of(tensors)).to_heads(group, tensors)
 
 
 def _to_tokens(tensors: list[Tensor], sharding: Tensor, name: str, ranks: int, tokens: int) -> list[Tensor]:
     local, group = entered(sharding, name, tensors, "to tokens")
-    return to_tokens(tensors, local, group)
+    kinds = of_all_ranks(tensors, [each.shape[2] * local.ranks for each in tensors])
+    return exchange_of(local, kinds).to_tokens(group, tensors)
 
 
 def _to_heads_fake(tensors: list[Tensor], sharding: Tensor, name: str, ranks: int, tokens: int) -> list[Tensor]:

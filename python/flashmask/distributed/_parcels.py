@@ -44,27 +44,24 @@ class _Block(NamedTuple):
 
 
 class Layout:
-    """The layout of tensors' tokens, for or from each rank in turn, in one tensor of bytes.
+    """The layout of tensors' tokens, for or from each rank in turn, in one tensor of bytes; `counts`: tokens per rank.
 
-    `counts` and `kinds` are tokens and kinds of tensors per rank. Bytes work for every dtype on every backend. Tensors
-    of one kind are stacked: the tokens of one and then those of the next make one block (batch, tokens of all, ...),
-    which one copy packs.
+    Bytes work for every dtype on every backend. Tensors of one kind are stacked: the tokens of one and then those of
+    the next make one block (batch, tokens of all, ...), which one copy packs.
     """
 
-    def __init__(self, counts: tuple[int, ...], kinds_of_ranks: tuple[Kinds, ...]) -> None:
-        self.stacks: list[list[list[int]]] = []
-        """The numbers of the tensors in each stack, by rank."""
+    def __init__(self, counts: tuple[int, ...], kinds: Kinds) -> None:
+        self.stacks = [[place for place, each in enumerate(kinds) if each == kind] for kind in dict.fromkeys(kinds)]
+        """The numbers of the tensors in each stack."""
         self.blocks: list[list[_Block]] = []
         """Blocks by rank and stack."""
         self.splits: list[int] = []
         """Bytes for each rank."""
         at = 0
-        for count, kinds in zip(counts, kinds_of_ranks, strict=True):
+        for count in counts:
             begin = at
-            stacks = [[place for place, each in enumerate(kinds) if each == kind] for kind in dict.fromkeys(kinds)]
-            self.stacks.append(stacks)
             self.blocks.append([])
-            for stack in stacks:
+            for stack in self.stacks:
                 dtype, batch, rest = kinds[stack[0]]
                 shape = batch, len(stack) * count, *rest
                 strides = tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
@@ -77,53 +74,40 @@ class Layout:
 _layout = lru_cache(64)(Layout)
 
 
-def swapped(
-    group: Group,
-    tensors: Sequence[Tensor],
-    runs: Sequence[Runs],
-    counts: tuple[int, ...],
-    kinds: tuple[Kinds, ...] | None = None,
-) -> Parcels:
-    """Sends each rank the tokens of its runs, of all tensors; returns what ranks send to this one, `counts` tokens.
-
-    `kinds`: those of the tensors that each rank sends, where they are not this rank's.
-    """
-    own = (kinds_of(tensors),) * len(counts)
-    sent = Parcels(tuple(map(tokens, runs)), own, tensors[0].device)
+def swapped(group: Group, tensors: Sequence[Tensor], runs: Sequence[Runs], counts: tuple[int, ...]) -> Parcels:
+    """Sends each rank the tokens of its runs, of all tensors; returns what ranks send to this one, `counts` tokens."""
+    sent = Parcels(tuple(map(tokens, runs)), kinds_of(tensors), tensors[0].device)
     for rank, of_rank in enumerate(runs):
         if of_rank:
             sent.pack(rank, [parts_of(each, of_rank) for each in tensors])
-    return sent.sent(group, counts, kinds or own)
+    return sent.sent(group, counts)
 
 
 class Parcels:
-    """Memory for one all_to_all: for, or from, each rank counts[rank] tokens of tensors of the kinds kinds[rank]."""
+    """Memory for one all_to_all: for, or from, each rank counts[rank] tokens of tensors of these kinds."""
 
-    def __init__(self, counts: tuple[int, ...], kinds: tuple[Kinds, ...], device: torch.device) -> None:
+    def __init__(self, counts: tuple[int, ...], kinds: Kinds, device: torch.device) -> None:
         self._kinds, self._layout = kinds, _layout(counts, kinds)
+        self.stacks = self._layout.stacks
         self._bytes = torch.empty(self._layout.bytes, dtype=torch.uint8, device=device)
-
-    def stacks(self, rank: int) -> list[list[int]]:
-        """Returns the numbers of the tensors that share memory in the parcel for a rank, or from it."""
-        return self._layout.stacks[rank]
 
     def pack(self, rank: int, parts: Sequence[Sequence[Tensor]]) -> None:
         """Packs parts of each tensor, one after the other, into the parcel for a rank."""
-        for stack, block in zip(self.stacks(rank), self._layout.blocks[rank], strict=True):
+        for stack, block in zip(self.stacks, self._layout.blocks[rank], strict=True):
             torch.cat([part for place in stack for part in parts[place]], 1, out=block.of(self._bytes))
 
     def of(self, rank: int, cuts: list[int]) -> list[Sequence[Tensor]]:
         """Returns what came from a rank: each tensor, split into parts of `cuts` tokens."""
         found: dict[int, Sequence[Tensor]] = {}
-        for stack, block in zip(self.stacks(rank), self._layout.blocks[rank], strict=True):
+        for stack, block in zip(self.stacks, self._layout.blocks[rank], strict=True):
             parts = block.of(self._bytes).split_with_sizes(cuts * len(stack), 1)
             for number, place in enumerate(stack):
                 found[place] = parts[number * len(cuts) : (number + 1) * len(cuts)]
-        return [found[place] for place in range(len(self._kinds[rank]))]
+        return [found[place] for place in range(len(self._kinds))]
 
-    def sent(self, group: Group, counts: tuple[int, ...], kinds: tuple[Kinds, ...]) -> Parcels:
-        """Sends the parcels; returns what all ranks send to this one, counts[rank] tokens of kinds[rank] each."""
-        received = Parcels(counts, kinds, self._bytes.device)
+    def sent(self, group: Group, counts: tuple[int, ...]) -> Parcels:
+        """Sends the parcels; returns what all ranks send to this one, counts[rank] tokens each."""
+        received = Parcels(counts, self._kinds, self._bytes.device)
         splits = received._layout.splits, self._layout.splits
         dist.all_to_all_single(received._bytes, self._bytes, *splits, group=group.handle)
         lend(received._bytes, self._bytes)

@@ -5,24 +5,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from flashmask import recurrent
-from flashmask._arguments import described
+from flashmask._arguments import choice, described
 from flashmask._linear_attention import linear_attention as of_whole
 from flashmask._nodes import Nodes
-from flashmask.distributed._checks import entered
+from flashmask.distributed._checks import check_call
 from flashmask.distributed._exchange import Exchange
-from flashmask.distributed._heads import Shares, to_heads, to_tokens
+from flashmask.distributed._group import Group
+from flashmask.distributed._heads import HeadExchange, exchange_of, of_all_ranks, range_of
+from flashmask.distributed._linear_rows import by_rows
+from flashmask.distributed._local import Local
 from flashmask.distributed._make import MAIN
 from flashmask.distributed._near import Near, near_of
-from flashmask.distributed._parcels import parts_of
+from flashmask.distributed._parcels import kinds_of, parts_of
 from flashmask.distributed._sharding import Sharding, check_plain
 from flashmask.recurrent._batch import nodes_of_batch
+
+_BY = ("heads", "rows")
 
 
 def causal_conv(
@@ -44,8 +49,8 @@ def causal_conv(
     near = nodes.kept(("near", width), lambda: near_of(nodes, sharding._runs, sharding.rank, width))
     if near.exchange.silent:
         return recurrent.causal_conv(x, weight, bias, nodes=near.nodes)
-    where = sharding._tensors[mask], sharding._name
-    fetched: Tensor = _Fetched.apply(x, near.exchange, where)  # type: ignore[no-untyped-call]
+    local = sharding._locals[mask]
+    fetched: Tensor = _Fetched.apply(x, near.exchange, local, sharding._group)  # type: ignore[no-untyped-call]
     return _held(recurrent.causal_conv(fetched, weight, bias, nodes=near.nodes), near)
 
 
@@ -93,16 +98,30 @@ def linear_attention(
     mask: str = MAIN,
     normalize: bool = False,
     scale: float | None = None,
+    by: str = "heads",
 ) -> Tensor:
     """flashmask.linear_attention() over a sequence that is spread over the ranks of a group; a collective.
 
-    Each rank computes with a share of the heads, between two exchanges, as in over_nodes(). Tensors are (batch, tokens
-    that this rank holds, ...) or, of log_forget, (heads), the same on every rank.
+    Tensors are (batch, tokens that this rank holds, ...) or, of log_forget, (heads), the same on every rank.
 
-    Returns o (batch, tokens held, heads, value dim), on CPUs with the bits of one process: on a GPU the number of heads
-    decides where sums are cut. Differentiable once.
+    by: "heads": each rank computes with a share of the heads, between two exchanges, as in over_nodes(). "rows": each
+        rank keeps its tokens and all heads, and one state per head passes from rank to rank, which takes a second
+        walk of documents that go on on the next rank: for fewer heads than ranks, and long documents. Serves one run of
+        tokens per rank, partition="contiguous", and masks that do not fork.
+
+    Returns o (batch, tokens held, heads, value dim), by heads on CPUs with the bits of one process: on a GPU the number
+    of heads decides where sums are cut. Differentiable once.
+
+    Raises ValueError by rows where ranks hold several runs, or where sequences fork.
     """
+    _check_is_sharding(sharding)
     whole = sharding.masks[sharding._known(mask)]
+    if _BY[choice("by", by, _BY)] == "rows" and sharding.ranks > 1:
+        of_rows = q, k, v, log_forget, log_input
+        for name, each in zip(("q", "k", "v", "log_forget", "log_input"), of_rows, strict=True):
+            if each is not None and not (name == "log_forget" and each.ndim == 1):
+                _check_held(name, each, sharding)
+        return by_rows(sharding, mask, of_rows, normalize, scale)
     of_heads = log_forget is not None and log_forget.ndim == 1
 
     def compute(*given: Tensor | None, parameters: Sequence[Tensor | None]) -> Tensor:
@@ -132,35 +151,78 @@ def _by_heads(
     parameters: Sequence[Tensor | None],
 ) -> Tensor:
     """Calls compute(*inputs, parameters=) with all tokens of this rank's heads; returns its tokens of all heads."""
+    share = _share_of(sharding, mask, inputs, parameters)
+    if sharding.ranks == 1:
+        return compute(*inputs, parameters=parameters)
+    begin, end = share.heads
+    mine = [None if each is None else each[begin:end] for each in parameters]
+    given = [each for each in inputs if each is not None]
+    exchanged = iter(_ToHeads.apply(sharding, share.exchange, *given))  # type: ignore[no-untyped-call]
+    whole = [
+        None if each is None else _repeated(next(exchanged), times)
+        for each, times in zip(inputs, share.times, strict=True)
+    ]
+    output = compute(*whole, parameters=mine)
+    if output.ndim < 3 or output.shape[2] != end - begin:
+        raise ValueError(
+            f"run() returned shape {list(output.shape)}; expected (1, tokens, {end - begin}, ...), the heads of "
+            f"rank {sharding.rank}"
+        )
+    back = exchange_of(sharding._locals[mask], of_all_ranks([output], [share.of_all]), share.of_all)
+    held: tuple[Tensor] = _ToTokens.apply(sharding, back, output)  # type: ignore[no-untyped-call]
+    return held[0]
+
+
+class _Share(NamedTuple):
+    """What a rank computes of a layer: made once per shapes of its inputs, which passed the checks."""
+
+    of_all: int
+    """Heads of the layer."""
+    heads: tuple[int, int]
+    """Range of this rank's."""
+    times: list[list[int] | None]
+    """For each input, how many heads each of its groups is repeated for; None: as it comes."""
+    exchange: HeadExchange
+
+
+def _share_of(
+    sharding: Sharding, mask: str, inputs: Sequence[Tensor | None], parameters: Sequence[Tensor | None]
+) -> _Share:
+    _check_is_sharding(sharding)
+    key = (
+        tuple([None if each is None else (type(each), each.dtype, each.shape) for each in inputs]),
+        tuple([None if each is None else len(each) for each in parameters]),
+    )
+    local = sharding._locals[sharding._known(mask)]
+    found: _Share | None = local.exchanges.get(key)
+    if found is None:
+        found = local.exchanges[key] = _make_share(sharding, local, inputs, parameters)
+    return found
+
+
+def _make_share(
+    sharding: Sharding, local: Local, inputs: Sequence[Tensor | None], parameters: Sequence[Tensor | None]
+) -> _Share:
     given = [each for each in inputs if each is not None]
     for place, each in enumerate(inputs):
         if each is not None:
             _check_held(f"input {place}", each, sharding)
     heads = _count_of_heads(given, parameters, sharding)
-    if sharding.ranks == 1:
-        return compute(*inputs, parameters=parameters)
-    own = _range(heads, heads, sharding.rank, sharding.ranks)
-    mine = [None if each is None else each[own[0] : own[1]] for each in parameters]
-    where = sharding._tensors[mask], sharding._name
-    of_groups = [_ranges(heads, each.shape[2], sharding.ranks) for each in given]
-    exchanged = iter(_ToHeads.apply(where, of_groups, *given))  # type: ignore[no-untyped-call]
-    whole = [None if each is None else _for_heads(next(exchanged), each.shape[2], heads, own) for each in inputs]
-    output = compute(*whole, parameters=mine)
-    if output.ndim < 3 or output.shape[2] != own[1] - own[0]:
-        raise ValueError(
-            f"run() returned shape {list(output.shape)}; expected (1, tokens, {own[1] - own[0]}, ...), the heads of "
-            f"rank {sharding.rank}"
-        )
-    held: tuple[Tensor] = _ToTokens.apply(where, [_ranges(heads, heads, sharding.ranks)], output)  # type: ignore[no-untyped-call]
-    return held[0]
+    own = range_of(heads, heads, sharding.rank, sharding.ranks)
+    times = [None if each is None else _times(each.shape[2], heads, own) for each in inputs]
+    return _Share(heads, own, times, exchange_of(local, kinds_of(given), heads))
 
 
 # ---- checks ----
 
 
-def _check_held(name: str, tensor: Tensor, sharding: Sharding) -> None:
+def _check_is_sharding(sharding: Sharding) -> None:
     if not isinstance(sharding, Sharding):
         raise TypeError(f"sharding is {described(sharding)}; expected what flashmask.distributed.shard() returns")
+
+
+def _check_held(name: str, tensor: Tensor, sharding: Sharding) -> None:
+    _check_is_sharding(sharding)
     check_plain(name, tensor)
     if tensor.ndim < 3 or tensor.shape[1] != sharding._held:
         raise ValueError(
@@ -194,28 +256,24 @@ def _count_of_heads(given: Sequence[Tensor], parameters: Sequence[Tensor | None]
     return heads
 
 
-# ---- who computes with which heads ----
+# ---- groups of heads ----
 
 
-def _range(heads: int, groups: int, rank: int, ranks: int) -> tuple[int, int]:
-    """Returns the range of groups that a rank's heads are in."""
-    begin, end = rank * heads // ranks, (rank + 1) * heads // ranks
-    return begin * groups // heads, -(-end * groups // heads)
-
-
-def _ranges(heads: int, groups: int, ranks: int) -> list[tuple[int, int]]:
-    return [_range(heads, groups, rank, ranks) for rank in range(ranks)]
-
-
-def _for_heads(tensor: Tensor, groups: int, heads: int, own: tuple[int, int]) -> Tensor:
-    """Returns (batch, tokens, groups, ...) as `run` takes it: each group once for each head if heads share unevenly."""
+def _times(groups: int, heads: int, own: tuple[int, int]) -> list[int] | None:
+    """Returns how many heads of a rank are in each of its groups, None where these are equally many."""
     begin, end = own
     size = heads // groups
-    if tensor.shape[2] == 1 or (begin % size == 0 and end % size == 0):
+    first, last = begin // size, -(-end // size)
+    if last - first == 1 or (begin % size == 0 and end % size == 0):
+        return None
+    return [min(end, (at + 1) * size) - max(begin, at * size) for at in range(first, last)]
+
+
+def _repeated(tensor: Tensor, times: list[int] | None) -> Tensor:
+    """Returns (batch, tokens, groups, ...) as `run` takes it: each group once for each head if heads share unevenly."""
+    if times is None:
         return tensor
-    first = begin // size
-    counts = [min(end, (first + at + 1) * size) - max(begin, (first + at) * size) for at in range(tensor.shape[2])]
-    parts = zip(tensor.split_with_sizes([1] * len(counts), 2), counts, strict=True)
+    parts = zip(tensor.split_with_sizes([1] * len(times), 2), times, strict=True)
     return torch.cat([part.expand(-1, -1, count, *part.shape[3:]) for part, count in parts], 2)
 
 
@@ -231,34 +289,35 @@ class _Fetched(torch.autograd.Function):
     """x (batch, tokens held, channels) -> (batch, tokens computed with, channels)."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, exchange: Exchange, where: tuple[Tensor, str]) -> Tensor:
-        _, group = entered(where[0], where[1], [x], "fetch predecessors")
-        ctx.exchange, ctx.where = exchange, where
+    def forward(ctx: Any, x: Tensor, exchange: Exchange, local: Local, group: Group) -> Tensor:
+        check_call(local, group, [x], "fetch predecessors")
+        ctx.exchange, ctx.where = exchange, (local, group)
         return exchange.fetch(group, [x.contiguous()], apart=True)[0]
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        _, group = entered(ctx.where[0], ctx.where[1], [grad], "give gradients back")
-        return ctx.exchange.give_back(group, [grad.clone()])[0], None, None
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+        local, group = ctx.where
+        check_call(local, group, [grad], "give gradients back")
+        return ctx.exchange.give_back(group, [grad.clone()])[0], None, None, None
 
 
 class _ToHeads(torch.autograd.Function):
     """Tensors (batch, tokens held, heads, ...) -> (batch, all tokens, heads of this rank, ...)."""
 
     @staticmethod
-    def forward(ctx: Any, where: tuple[Tensor, str], shares: Shares, *tensors: Tensor) -> tuple[Tensor, ...]:
-        local, group = entered(where[0], where[1], tensors, "states to heads")
-        ctx.where, ctx.shares = where, shares
-        return tuple(to_heads(tensors, local, group, shares))
+    def forward(ctx: Any, sharding: Sharding, exchange: HeadExchange, *tensors: Tensor) -> tuple[Tensor, ...]:
+        ctx.sharding, ctx.exchange = sharding, exchange
+        check_call(exchange.local, sharding._group, tensors, "states to heads")
+        return tuple(exchange.to_heads(sharding._group, tensors))
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        wanted = [place for place in range(len(grads)) if ctx.needs_input_grad[2 + place]]
-        chosen = [grads[place] for place in wanted]
-        local, group = entered(ctx.where[0], ctx.where[1], chosen, "gradients to tokens")
-        found = dict(zip(wanted, to_tokens(chosen, local, group, [ctx.shares[at] for at in wanted]), strict=True))
+        wanted = [place for place, needed in enumerate(ctx.needs_input_grad[2:]) if needed]
+        chosen, group = [grads[place] for place in wanted], ctx.sharding._group
+        check_call(ctx.exchange.local, group, chosen, "gradients to tokens")
+        found = dict(zip(wanted, ctx.exchange.chosen(wanted).to_tokens(group, chosen), strict=True))
         return None, None, *(found.get(place) for place in range(len(grads)))
 
 
@@ -266,13 +325,14 @@ class _ToTokens(torch.autograd.Function):
     """Tensors (batch, all tokens, heads of this rank, ...) -> (batch, tokens held, heads, ...)."""
 
     @staticmethod
-    def forward(ctx: Any, where: tuple[Tensor, str], shares: Shares, *tensors: Tensor) -> tuple[Tensor, ...]:
-        local, group = entered(where[0], where[1], tensors, "states to tokens")
-        ctx.where, ctx.shares = where, shares
-        return tuple(to_tokens(tensors, local, group, shares))
+    def forward(ctx: Any, sharding: Sharding, exchange: HeadExchange, *tensors: Tensor) -> tuple[Tensor, ...]:
+        ctx.sharding, ctx.exchange = sharding, exchange
+        check_call(exchange.local, sharding._group, tensors, "states to tokens")
+        return tuple(exchange.to_tokens(sharding._group, tensors))
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        local, group = entered(ctx.where[0], ctx.where[1], grads, "gradients to heads")
-        return None, None, *to_heads(grads, local, group, ctx.shares)
+        group = ctx.sharding._group
+        check_call(ctx.exchange.local, group, grads, "gradients to heads")
+        return None, None, *ctx.exchange.to_heads(group, grads)

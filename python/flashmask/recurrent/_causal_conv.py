@@ -46,16 +46,25 @@ def causal_conv(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, nodes:
 
 @dataclass(frozen=True)
 class _Chains:
-    """Which tokens are not behind the `width` - 1 tokens before them in memory, and what they are behind."""
+    """Which tokens are not behind the `width` - 1 tokens before them in memory, and what they are behind.
+
+    All that a layer needs is made here, once per mask: a choice by booleans in a layer would wait for the device.
+    """
 
     broken: Tensor
     """These tokens, ascending."""
     is_broken: Tensor
     """Whether each of all tokens is one of them, (tokens, 1)."""
-    before: list[Tensor]
-    """before[k]: the k-th predecessor of each broken token, 0 where there is none."""
-    exists: list[Tensor]
-    """exists[k]: whether there is one, (broken, 1)."""
+    before: Tensor
+    """before[k]: the k-th predecessor of each broken token, 0 where there is none, (width, broken)."""
+    exists: Tensor
+    """exists[k]: whether there is one, (width, broken, 1)."""
+    pairs: Tensor
+    """Places of those that exist in `before`, counted through all k."""
+    reached: Tensor
+    """The tokens among them, each once, ascending."""
+    slots: Tensor
+    """Place of each pair's token in `reached`."""
     padding: Tensor
     """Tokens in no node."""
 
@@ -74,12 +83,15 @@ def _make_chains(nodes: Nodes, width: int, device: torch.device) -> _Chains:
     chain = [np.where(np.isin(broken, nodes.padding), -1, broken)]
     for _ in range(width - 1):
         chain.append(predecessors[chain[-1]])
+    before = np.stack(chain)
+    pairs = np.flatnonzero(before >= 0)
+    reached, slots = np.unique(before.reshape(-1)[pairs], return_inverse=True)
     return _Chains(
         on_device(broken, device),
         on_device(np.isin(np.arange(nodes.tokens), broken)[:, None], device),
-        [on_device(np.maximum(each, 0), device) for each in chain],
-        [on_device((each >= 0)[:, None], device) for each in chain],
-        on_device(nodes.padding, device),
+        on_device(np.maximum(before, 0), device),
+        on_device((before >= 0)[..., None], device),
+        *(on_device(each, device) for each in (pairs, reached, slots.reshape(-1), nodes.padding)),
     )
 
 
@@ -100,9 +112,10 @@ class _CausalConv(torch.autograd.Function):
                     total[first - begin :].addcmul_(x[first - k : end - k].to(tap.dtype), tap)
             y[begin:end] = total if bias is None else total.add_(bias)
         if len(chains.broken):
-            total = _times(_behind(x, chains, 0), taps[0])
-            for k, tap in enumerate(taps[1:], 1):
-                total.addcmul_(_behind(x, chains, k).to(tap.dtype), tap)
+            behind = _behind(x, chains, taps[0].dtype)
+            total = behind[0] * taps[0]
+            for before, tap in zip(behind[1:], taps[1:], strict=True):
+                total.addcmul_(before, tap)
             y[chains.broken] = (total if bias is None else total.add_(bias)).to(x.dtype)
         if len(chains.padding):
             y[chains.padding] = 0
@@ -113,12 +126,8 @@ class _CausalConv(torch.autograd.Function):
         x, weight = ctx.saved_tensors
         chains: _Chains = ctx.chains
         taps = _taps(weight, x.dtype)
-        of_broken = grad[chains.broken].to(taps[0].dtype)
-        of_broken = torch.where(chains.exists[0], of_broken, 0)
-        whole = grad
-        if len(chains.broken):
-            whole = grad.clone()
-            whole[chains.broken] = 0
+        of_broken = torch.where(chains.exists[0], grad[chains.broken].to(taps[0].dtype), 0)
+        whole = grad.index_fill(0, chains.broken, 0) if len(chains.broken) else grad
         grad_x = _grad_x(whole, of_broken, taps, chains) if ctx.needs_input_grad[0] else None
         grad_weight = _grad_weight(x, whole, of_broken, taps, chains) if ctx.needs_input_grad[1] else None
         grad_bias = None
@@ -140,29 +149,29 @@ def _grad_x(whole: Tensor, of_broken: Tensor, taps: list[Tensor], chains: _Chain
         grad_x[begin:end] = total
     if len(chains.broken):
         # In a tensor of the sums' dtype, of the tokens that broken ones are behind alone.
-        before = torch.cat([each[exists[:, 0]] for each, exists in zip(chains.before, chains.exists, strict=True)])
-        parts = torch.cat([(of_broken * tap)[exists[:, 0]] for tap, exists in zip(taps, chains.exists, strict=True)])
-        reached, slot = torch.unique(before, return_inverse=True)
-        sums = grad_x[reached].to(parts.dtype)
+        parts = (of_broken * torch.stack(taps)[:, None]).flatten(0, 1).index_select(0, chains.pairs)
+        sums = grad_x.index_select(0, chains.reached).to(parts.dtype)
         if sums.is_cuda:
-            sums.index_put_((slot,), parts, accumulate=True)  # sorts: no two runs differ
+            sums.index_put_((chains.slots,), parts, accumulate=True)  # sorts: no two runs differ
         else:
-            sums.index_add_(0, slot, parts)
-        grad_x[reached] = sums.to(grad_x.dtype)
+            sums.index_add_(0, chains.slots, parts)
+        grad_x[chains.reached] = sums.to(grad_x.dtype)
     return grad_x
 
 
 def _grad_weight(x: Tensor, whole: Tensor, of_broken: Tensor, taps: list[Tensor], chains: _Chains) -> Tensor:
-    found = []
-    for k, tap in enumerate(taps):
-        total = (of_broken * _behind(x, chains, k).to(tap.dtype)).sum(0)
-        for begin, end in _pieces(x):
+    dtype = taps[0].dtype
+    found = list((of_broken * _behind(x, chains, dtype)).sum(1))
+    behind = len(taps) - 1
+    for begin, end in _pieces(x):
+        start = max(begin - behind, 0)
+        of_piece, before = whole[begin:end].to(dtype), x[start:end].to(dtype)
+        for k in range(len(taps)):
             first = max(begin, k)
             if first < end:
-                products = whole[first:end].to(tap.dtype) * x[first - k : end - k].to(tap.dtype)
+                products = of_piece[first - begin :] * before[first - k - start : end - k - start]
                 # `whole` is 0 for broken tokens, and what lies before them in memory may be NaN.
-                total += products.masked_fill_(chains.is_broken[first:end], 0).sum(0)
-        found.append(total)
+                found[k] = found[k] + products.masked_fill_(chains.is_broken[first:end], 0).sum(0)
     return torch.stack(found[::-1], 1)
 
 
@@ -175,9 +184,9 @@ def _times(x: Tensor, tap: Tensor) -> Tensor:
     return x.to(tap.dtype) * tap
 
 
-def _behind(x: Tensor, chains: _Chains, k: int) -> Tensor:
-    """Returns x of the k-th predecessors of the broken tokens, zeros where there is none."""
-    return torch.where(chains.exists[k], x[chains.before[k]], 0)
+def _behind(x: Tensor, chains: _Chains, dtype: torch.dtype) -> Tensor:
+    """Returns x of the predecessors of the broken tokens, (width, broken, channels), zeros where there is none."""
+    return torch.where(chains.exists, x[chains.before].to(dtype), 0)
 
 
 def _pieces(x: Tensor) -> Iterator[tuple[int, int]]:

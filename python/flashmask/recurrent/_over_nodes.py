@@ -83,35 +83,49 @@ class _Level:
     tokens: Tensor
     """Their tokens, one node after the other."""
     cu_seqlens: Tensor
-    parents: IntArray | None
-    """Numbers of their parents among the nodes of the level above, ascending; None: they are roots."""
+    forks: _Forks | None
+    """Their parents in the level above; None: they are roots."""
     has_children: bool
     is_all: bool
     """Whether their tokens are all tokens, in order."""
 
     def first_states(self, states: Any) -> Any:
         """Returns the states that they start from, given those behind the level above, or the initial ones."""
-        if self.parents is None or states is None:
+        if self.forks is None or states is None:
             return states
-        return changed(lambda state: _Forked.apply(state, self.parents), states)  # type: ignore[no-untyped-call]
+        return changed(lambda state: _Forked.apply(state, self.forks), states)  # type: ignore[no-untyped-call]
+
+
+@dataclass(frozen=True)
+class _Forks:
+    """The parents of a level's nodes, on the device: to bring them there in each layer would wait for it."""
+
+    parents: Tensor
+    """Numbers of the parents among the nodes of the level above, ascending."""
+    turns: list[tuple[Tensor, Tensor]]
+    """Parents and children: the first child of each parent, then the second ones, and so on."""
+
+    @classmethod
+    def of(cls, parents: IntArray, device: torch.device) -> _Forks:
+        turn = np.arange(len(parents)) - np.searchsorted(parents, parents)
+        children = [np.flatnonzero(turn == number) for number in range(int(turn.max(initial=-1)) + 1)]
+        turns = [(on_device(parents[each], device), on_device(each, device)) for each in children]
+        return cls(on_device(parents, device), turns)
 
 
 class _Forked(torch.autograd.Function):
     """Takes a parent's state for each child; children's gradients are added in ascending order, without atomics."""
 
     @staticmethod
-    def forward(ctx: Any, states: Tensor, parents: IntArray) -> Tensor:
-        ctx.parents, ctx.count = parents, len(states)
-        return states.index_select(0, on_device(parents, states.device))
+    def forward(ctx: Any, states: Tensor, forks: _Forks) -> Tensor:
+        ctx.forks, ctx.count = forks, len(states)
+        return states.index_select(0, forks.parents)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         total = grad.new_zeros(ctx.count, *grad.shape[1:])
-        # The first children of all parents, then their second ones: no parent twice in one addition.
-        turn = np.arange(len(ctx.parents)) - np.searchsorted(ctx.parents, ctx.parents)
-        for number in range(int(turn.max(initial=-1)) + 1):
-            chosen = np.flatnonzero(turn == number)
-            total[on_device(ctx.parents[chosen], grad.device)] += grad[on_device(chosen, grad.device)]
+        for parents, children in ctx.forks.turns:  # no parent twice in one addition
+            total[parents] += grad[children]
         return total, None
 
 
@@ -148,11 +162,9 @@ def _make_levels(nodes: Nodes, device: torch.device) -> _Levels:
         tokens = np.arange(cuts[-1]) + np.repeat(nodes.begins[chosen] - cuts[:-1], lengths)
         positions[tokens] = np.arange(done, done + len(tokens))
         done += len(tokens)
-        parents = number_in_level[nodes.parents[chosen]] if level else None
+        forks = _Forks.of(number_in_level[nodes.parents[chosen]], device) if level else None
         is_all = len(tokens) == nodes.tokens
-        each.append(
-            _Level(on_device(tokens, device), on_device(cuts, device), parents, level + 1 < nodes.depth, is_all)
-        )
+        each.append(_Level(on_device(tokens, device), on_device(cuts, device), forks, level + 1 < nodes.depth, is_all))
     positions[positions < 0] = done
     order = np.argsort(np.concatenate([*numbers, np.empty(0, np.int64)]).astype(np.int64))
     roots = len(numbers[0]) if numbers else 0

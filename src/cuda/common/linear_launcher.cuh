@@ -21,7 +21,14 @@ class LinearLauncher {
   /// Whether nothing is launched.
   bool counts() const { return workspace_ == nullptr; }
   /// At least one unit, so that a call's memory has an address even where there are only zeros to write.
-  std::size_t used() const { return std::max(used_, kAlignment); }
+  std::size_t used() const { return std::max({most_, used_, kAlignment}); }
+
+  /// Lets later launches have the memory that was allocated since mark().
+  std::size_t mark() const { return used_; }
+  void rewind(std::size_t mark) {
+    most_ = std::max(most_, used_);
+    used_ = mark;
+  }
 
   void* allocate(std::size_t bytes) {
     // Where memory is only counted, an address that stands for some.
@@ -46,7 +53,7 @@ class LinearLauncher {
   static constexpr std::size_t kAlignment = 256;
 
   std::byte* workspace_;
-  std::size_t used_ = 0;
+  std::size_t used_ = 0, most_ = 0;
   cudaStream_t stream_;
 };
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "plan/kernel.h"
+#include "plan/table_entry.h"
 
 namespace flashmask::cuda::sm80 {
 

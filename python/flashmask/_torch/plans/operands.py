@@ -165,6 +165,18 @@ def check_saved(
             raise ValueError(f"{name} is {tensor.dtype} {list(tensor.shape)}; expected {kind} {list(expected)}")
 
 
+def check_tangents(**pairs: tuple[Tensor | None, Tensor]) -> None:
+    """Refuses tangents that are not tensors of the dtype, shape and device of what they are tangents of."""
+    for name, (tangent, of) in pairs.items():
+        if tangent is None:
+            continue
+        if tangent.shape != of.shape or tangent.dtype is not of.dtype:
+            raise ValueError(
+                f"tangent_{name} is {tangent.dtype} {list(tangent.shape)}; expected {of.dtype} {list(of.shape)}"
+            )
+        check_devices(of.device, **{f"tangent_{name}": tangent})
+
+
 def check_devices(device: torch.device, **tensors: Tensor | None) -> None:
     """Refuses tensors on another device than q's."""
     for name, tensor in tensors.items():

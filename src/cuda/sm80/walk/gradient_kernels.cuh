@@ -36,6 +36,7 @@ struct GateGradientArguments {
   float scale;
   const float *of_queries, *of_keys, *across;  ///< what the walks left
   GateGradients log_forget, log_input;
+  bool adds;  ///< to what earlier slices of keys and values left
 };
 
 template <class Shape>
@@ -191,15 +192,17 @@ class GateGradientBlock {
       of_column += shared_.of_columns[warp][token];
       sum += shared_.crossing[warp][token];
     }
-    const GateGradients& input = arguments_.log_input;
-    if (input.data != nullptr) input.data[batch * input.batch + row * input.row + head_ * input.head] = of_column;
-    const GateGradients& forget = arguments_.log_forget;
-    if (forget.data == nullptr) return;
+    const auto leave_gradient = [&](const GateGradients& to, float number) {
+      float& place = to.data[batch * to.batch + row * to.row + head_ * to.head];
+      place = arguments_.adds ? place + number : number;
+    };
+    if (arguments_.log_input.data != nullptr) leave_gradient(arguments_.log_input, of_column);
+    if (arguments_.log_forget.data == nullptr) return;
     sum += arguments_.across[of_head];
 #pragma unroll 4
     for (int other = 0; other < kWalkTokens; ++other)
       sum += other < token ? shared_.of_keys[other] : shared_.of_queries[other];
-    forget.data[batch * forget.batch + row * forget.row + head_ * forget.head] = sum;
+    leave_gradient(arguments_.log_forget, sum);
   }
 
   GateGradientMemory<Shape>& shared_;

@@ -106,10 +106,10 @@ struct StretchGates {
     const float scale = arguments.scale, of_state = power(sum + before - own),
                 into_state = power(total - behind - column);
     float divisor = power(own), extra = 0;
-    if (arguments.divisors.factor != nullptr && arguments.role != WalkRole::output && exists) {
+    if (arguments.divisors.factor != nullptr && !arguments.only_divisors && exists) {
       const std::int64_t at = number_of(arguments.plan, step) * kWalkTokens + t;
       divisor = arguments.divisors.factor[at];
-      extra = arguments.divisors.gradient[at];
+      if (arguments.divisors.gradient != nullptr) extra = arguments.divisors.gradient[at];
     }
     float pair = 0, pair_extra = 0, into = 0, into_extra = 0, from = 0, from_extra = 0, out = 0;
     if (exists) {

@@ -7,13 +7,12 @@
 #include "cuda/common/device_tables.h"
 #include "cuda/common/kernel_entry.h"
 #include "cuda/common/linear_entry.h"
+#include "cuda/common/linear_slices.h"
 #include "cuda/runtime/device.h"
 #include "cuda/sm80/architecture.h"
 
 namespace flashmask::cuda::sm80 {
 namespace {
-
-constexpr std::int64_t kMostDim = 128;
 
 /// A plan's tables, in memory of the host and of its device.
 class PreparedWalk {
@@ -46,13 +45,14 @@ template <class T>
 class WalkKernel final : public LinearEntry {
  public:
   WalkKernel()
-      : LinearEntry({std::string(kLarge.name) + ".linear." + to_string(kDType<T>) + ".d" + std::to_string(kMostDim) +
-                         "v" + std::to_string(kMostDim) + ".s" + std::to_string(kWalkTokens),
-                     kLarge.name, kDType<T>, DeviceType::cuda, kMostDim, kMostDim}) {}
+      : LinearEntry({std::string(kLarge.name) + ".linear." + to_string(kDType<T>) + ".d" +
+                         std::to_string(kMostSlicedKeys) + "v" + std::to_string(kMostSlicedValues) + ".s" +
+                         std::to_string(kWalkTokens),
+                     kLarge.name, kDType<T>, DeviceType::cuda, kMostSlicedKeys, kMostSlicedValues}) {}
 
   std::string refusal() const override { return device_refusal(needs(0)); }
   std::string refusal(const LinearProblem& problem, Direction) const override {
-    const std::string reason = dims_refusal(problem, kMostDim, kMostDim);
+    const std::string reason = dims_refusal(problem, kMostSlicedKeys, kMostSlicedValues);
     return reason.empty() ? device_refusal(problem.device, needs(linear_shared_bytes<T>(problem))) : reason;
   }
 
@@ -79,8 +79,8 @@ class WalkKernel final : public LinearEntry {
 
 }  // namespace
 
-LinearKernels linear_kernels() {
-  LinearKernels kernels;
+KernelEntries linear_kernels() {
+  KernelEntries kernels;
   kernels.push_back(std::make_unique<const WalkKernel<__nv_bfloat16>>());
   kernels.push_back(std::make_unique<const WalkKernel<__half>>());
   return kernels;

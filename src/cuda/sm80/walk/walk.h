@@ -10,7 +10,7 @@
 namespace flashmask::cuda::sm80 {
 
 /// Linear attention in bfloat16 and float16.
-LinearKernels linear_kernels();
+KernelEntries linear_kernels();
 
 /// A plan's tables on its device.
 struct WalkTables {

@@ -92,8 +92,8 @@ struct WalkTensor {
 
 /// Factors of every token, as the gradients need them: 1 over the divisor, and the gradient of the sum of weights.
 struct WalkDivisors {
-  float* factor;  ///< null: none, o is not divided
-  float* gradient;
+  float* factor;    ///< null: none, o is not divided, or a walk for o finds its own
+  float* gradient;  ///< null: another slice of values has it
 };
 
 struct WalkArguments {
@@ -115,7 +115,9 @@ struct WalkArguments {
   bool all_have_own;    ///< with linked_are_own: stretches without a successor have something there, too
   std::uint16_t* out;
   std::int64_t out_batch, out_row, out_head;
-  bool only_divisors;    ///< find what o is divided by, and nothing else
+  bool only_divisors;  ///< find what o is divided by, and nothing else
+  /// With only_divisors: `factor` has the sums of weights of earlier slices of keys; it is to get sums again.
+  bool adds_sums, leaves_sums;
   float* dots;           ///< [head][step][kWalkTokens]
   uint4* states;         ///< states before each step: written by the walk of queries, read by that of keys
   float* state_vectors;  ///< their vectors

@@ -16,21 +16,30 @@
 
 namespace flashmask::cuda::sm80 {
 
-/// The launches of a call of linear attention. Launcher: has launch<Memory>(name, kernel, blocks, threads, arguments)
-/// and allocate(bytes), whose memory lives until the launches are done.
+/// The launches of a call of linear attention for heads of up to kSliceDim dims. Launcher: has launch<Memory>(name,
+/// kernel, blocks, threads, arguments) and allocate(bytes), whose memory lives until the launches are done.
 template <class T, class Launcher>
 class WalkCalls {
  public:
-  /// view: plan's tables in memory of the device; padding: its tokens.
+  /// view: plan's tables in memory of the device; padding: its tokens. divisors: of a slice of a head, which were found
+  /// for all its slices; adds: gradients of gates are added to those of earlier slices.
   WalkCalls(const LinearProblem& problem, const WalkPlan& plan, const WalkPlanView& view, const std::int64_t* padding,
-            Launcher& launcher)
-      : problem_(problem), plan_(plan), view_(view), padding_(padding), launcher_(launcher) {}
+            Launcher& launcher, const WalkDivisors& divisors = {}, bool adds = false)
+      : problem_(problem),
+        plan_(plan),
+        view_(view),
+        padding_(padding),
+        launcher_(launcher),
+        divisors_(divisors),
+        given_(divisors.factor != nullptr),
+        adds_(adds) {}
 
   void forward(const LinearForwardTensors& t) {
     clear_padding(t.o);
     const bool every_state = t.initial.state.present() || t.final.state.present();
     find_states(t.q, t.k, t.v, t.log_forget, t.log_input, t.initial, t.final, every_state);
     WalkArguments walk = output_walk(t.q, t.k, t.v, t.initial);
+    if (given_) walk.vector = WalkVector::none;
     set_out(walk, t.o);
     launch_walk(walk);
   }
@@ -41,7 +50,11 @@ class WalkCalls {
     const bool every_state =
         t.initial.state.present() || t.grad_final.state.present() || t.grad_initial.state.present();
     find_states(t.q, t.k, t.v, t.log_forget, t.log_input, t.initial, {}, every_state);
-    if (problem_.normalize) find_divisors(t);
+    if (problem_.normalize && !given_) {
+      divisors_ = {allocate<float>(token_heads()), allocate<float>(token_heads())};
+      find_divisors(t, false, false);
+      differentiate_divisors(t.o, t.grad_o);
+    }
     find_state_gradients(t);
     const bool wants_gates = t.grad_log_forget.present() || t.grad_log_input.present();
     GateGradientArguments gates{};
@@ -52,6 +65,23 @@ class WalkCalls {
     if (wants_gates) launch_gate_gradients(gates);
   }
 
+  /// Finds what rows of a slice's head are divided by; tensors: of a forward or a backward.
+  template <class Tensors>
+  void divide_slice(const Tensors& t, bool adds_sums, bool leaves_sums) {
+    const LinearStates none{};
+    find_states(t.q, t.k, t.v, t.log_forget, t.log_input, t.initial, none, t.initial.state.present());
+    find_divisors(t, adds_sums, leaves_sums);
+  }
+
+  /// Multiplies what find_divisors() left by the products of o and its gradients.
+  void differentiate_divisors(const TensorView& o, const TensorView& grad_o) {
+    launcher_.template launch<int>("linear attention: gradients of divisors", walk_divisors_kernel<T>,
+                                   stretches() * problem_.heads, kWalkThreads,
+                                   DivisorArguments{view_, of_values(o), of_values(grad_o), divisors_.gradient});
+  }
+
+  std::int64_t token_heads() const { return step_heads() * kWalkTokens; }
+
  private:
   /// The shape, for all dims, of kernels that are a small part of a call.
   using Widest = WalkShape<T, 128, 128>;
@@ -59,7 +89,6 @@ class WalkCalls {
   int group() const { return static_cast<int>(problem_.heads / problem_.key_heads); }
   std::int64_t stretches() const { return std::ssize(plan_.stretches); }
   std::int64_t step_heads() const { return problem_.heads * plan_.steps(); }
-  std::int64_t token_heads() const { return step_heads() * kWalkTokens; }
 
   template <class Number>
   Number* allocate(std::int64_t count) {
@@ -191,16 +220,14 @@ class WalkCalls {
                                    kCarryThreads, carry);
   }
 
-  /// Computes the divisors again, and the gradients of the sums of weights.
-  void find_divisors(const LinearBackwardTensors& t) {
+  /// Computes the divisors again, and minus what the products of o and its gradients are to be multiplied by.
+  template <class Tensors>
+  void find_divisors(const Tensors& t, bool adds_sums, bool leaves_sums) {
     WalkArguments walk = output_walk(t.q, t.k, {}, t.initial);
-    walk.divisors = divisors_ = {allocate<float>(token_heads()), allocate<float>(token_heads())};
     walk.only_divisors = true;
+    walk.adds_sums = adds_sums, walk.leaves_sums = leaves_sums;
     walk.z = {};
     launch_walk(walk);
-    launcher_.template launch<int>("linear attention: gradients of divisors", walk_divisors_kernel<T>,
-                                   stretches() * problem_.heads, kWalkThreads,
-                                   DivisorArguments{view_, of_values(t.o), of_values(t.grad_o), divisors_.gradient});
   }
 
   /// The gradients of the states behind stretches; those of initial ones go to the caller.
@@ -226,6 +253,7 @@ class WalkCalls {
     gates.walk.x = of_values(t.grad_o), gates.walk.y = of_values(t.v);
     gates.q = of_keys(t.q), gates.k = of_keys(t.k);
     gates.scale = problem_.query_scale();
+    gates.adds = adds_;
     gates.log_forget = cuda::gate_gradients(t.grad_log_forget);
     gates.log_input = cuda::gate_gradients(t.grad_log_input);
     of_queries_ = allocate<float>(token_heads());
@@ -314,7 +342,8 @@ class WalkCalls {
   WalkGates gates_{};
   WalkLinks links_{};
   WalkScales initial_scale_{};
-  WalkDivisors divisors_{};
+  WalkDivisors divisors_;
+  const bool given_, adds_;
   WalkStates states_{}, grads_{};  ///< of stretches, and their gradients
   int trees_ = 0;                  ///< that have states to pass on
   float *of_queries_ = nullptr, *of_keys_ = nullptr, *across_ = nullptr, *kept_vectors_ = nullptr;

@@ -297,13 +297,15 @@ class WalkBlock {
   }
 
   __device__ __forceinline__ void divide(StepFactors& factors, int step, int token, float sum) const {
+    const std::int64_t at = shared_.gates.number_of(arguments_.plan, step) * kWalkTokens + token;
+    const WalkDivisors& to = arguments_.divisors;
+    if (arguments_.adds_sums) sum += to.factor[at];
     const float bound = factors.from_extra[token], size = fabsf(sum);
     const float factor = 1 / (size < bound ? bound : size);  // NaN where the sum is
     factors.out[token] = factor;
     if (!arguments_.only_divisors) return;
-    const std::int64_t at = shared_.gates.number_of(arguments_.plan, step);
-    arguments_.divisors.factor[at * kWalkTokens + token] = factor;
-    arguments_.divisors.gradient[at * kWalkTokens + token] = size < bound ? 0 : sum < 0 ? factor : -factor;
+    to.factor[at] = arguments_.leaves_sums ? sum : factor;
+    if (to.gradient != nullptr) to.gradient[at] = size < bound ? 0 : sum < 0 ? factor : -factor;
   }
 
   /// Completes the part of the result that comes from the state.

@@ -5,8 +5,8 @@
 
 #include "cuda/common/linear_launcher.cuh"
 #include "cuda/sm80/architecture.h"
+#include "cuda/sm80/walk/sliced_calls.cuh"
 #include "cuda/sm80/walk/walk.h"
-#include "cuda/sm80/walk/walk_calls.cuh"
 
 namespace flashmask::cuda::sm80 {
 
@@ -14,7 +14,7 @@ template <class T>
 std::size_t launch_linear(const LinearProblem& problem, const WalkTables& tables, const LinearForwardTensors& tensors,
                           std::byte* workspace, void* stream) {
   LinearLauncher launcher(workspace, stream);
-  WalkCalls<T, LinearLauncher>(problem, tables.plan, tables.view, tables.padding, launcher).forward(tensors);
+  SlicedCalls<T, LinearLauncher>(problem, tables.plan, tables.view, tables.padding, launcher).forward(tensors);
   return launcher.used();
 }
 
@@ -22,7 +22,7 @@ template <class T>
 std::size_t launch_linear(const LinearProblem& problem, const WalkTables& tables, const LinearBackwardTensors& tensors,
                           std::byte* workspace, void* stream) {
   LinearLauncher launcher(workspace, stream);
-  WalkCalls<T, LinearLauncher>(problem, tables.plan, tables.view, tables.padding, launcher).backward(tensors);
+  SlicedCalls<T, LinearLauncher>(problem, tables.plan, tables.view, tables.padding, launcher).backward(tensors);
   return launcher.used();
 }
 

@@ -15,6 +15,7 @@ class ReverseGradient {
   using T = typename Shape::Element;
   static constexpr int kOwnBarrier = kOfKeys ? 1 : 2;
   static constexpr bool kAddsDivisors = Shape::kVector && kOfKeys;  ///< gradients of sums of weights
+  static constexpr bool kLeavesRows = Shape::kGates && kOfKeys;     ///< products of rows of k and ∂k
 
  public:
   __device__ __forceinline__ ReverseGradient(ReverseMemory<Shape>& shared, const ReverseArguments& arguments)
@@ -49,35 +50,30 @@ class ReverseGradient {
     const WalkFactors& factors = shared_.factors[slot_.slot()];
     const WalkVisit& visit = shared_.visits[stage];
     const int row = 16 * warp_of_group() + lane / 4;
-    const float into[2] = {factors.into[row], factors.into[row + 8]};
     std::uint32_t p[4][4];
     wgmma_wait<1>();
     pin(s);
-    weigh(p, s, factors, row, visit.tokens);
-    __syncwarp();
-    if (lane == 0) barrier_arrive(&shared_.factors_empty[slot_.slot()]);
-    wgmma_wait<0>();
-    pin(out);
-    if constexpr (kAddsDivisors) add_vector(out);
-    __syncwarp();
-    if (lane == 0) barrier_arrive(&shared_.state_empty[copy_.slot()]);
-#pragma unroll
-    for (int i = 0; i < 64; ++i) out[i] *= into[i / 2 % 2];
+    // Beside the products of rows, packed weights would not fit into the registers.
+    if constexpr (!kLeavesRows) weigh(p, s, factors, row, visit.tokens);
+    finish_state(out, factors, row);
     const bool of_inputs = a_.parts.of_inputs != nullptr;
-    if constexpr (Shape::kGates && kOfKeys) {
+    if constexpr (kLeavesRows) {
       float products[2];
       find_row_products<T>(products, out, shared_address(shared_.k[stage]));
       leave_rows(a_.parts.of_keys + a_.parts.at(visit) * kWalkTokens, products);
       __syncwarp();
       if (!of_inputs && lane == 0) barrier_arrive(&shared_.keys_read[stage]);
+      weigh(p, s, factors, row, visit.tokens);
     }
+    __syncwarp();
+    if (lane == 0) barrier_arrive(&shared_.factors_empty[slot_.slot()]);
     if (visit.tokens < kWalkTokens) barrier_wait(&shared_.cleared[stage], stage_.phase());
     wgmma_fence();
     multiply_packed<T, Shape::kTilePanel>(out, p, kOfKeys ? shared_.q[stage] : shared_.g[stage]);
     wgmma_wait<0>();
     pin(out);
     if (lane == 0) barrier_arrive(&shared_.qg_empty[stage]);
-    if constexpr (Shape::kGates && kOfKeys)
+    if constexpr (kLeavesRows)
       if (of_inputs) {
         // The gradient of an input gate is k · ∂k, since k has no other weight.
         float products[2];
@@ -105,6 +101,18 @@ class ReverseGradient {
       multiply_tiles<T, Shape::kDim, Shape::kTilePanel, Shape::kStatePanel>(out, shared_address(own), state);
     else
       multiply_rows<T, Shape::kDim, Shape::kTilePanel, Shape::kStatePanel>(out, shared_address(own), state);
+  }
+
+  /// Ends out = into (v Yᵀ), or into (k Y).
+  __device__ __forceinline__ void finish_state(float (&out)[64], const WalkFactors& factors, int row) const {
+    wgmma_wait<0>();
+    pin(out);
+    if constexpr (kAddsDivisors) add_vector(out);
+    __syncwarp();
+    if (lane_index() == 0) barrier_arrive(&shared_.state_empty[copy_.slot()]);
+    const float into[2] = {factors.into[row], factors.into[row + 8]};
+#pragma unroll
+    for (int i = 0; i < 64; ++i) out[i] *= into[i / 2 % 2];
   }
 
   /// Adds the vector's part to v Yᵀ.

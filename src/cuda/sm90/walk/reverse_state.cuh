@@ -164,18 +164,20 @@ class ReverseState {
     if (Shape::kVector) *slot_vector(to) = vector_ + (adds ? *slot_vector(to) : 0);
   }
 
-  /// Calls body(number, key, value) for the thread's numbers that exist.
+  /// Calls body(number, where it is among the caller's states) for the thread's numbers that exist.
   template <class Body>
-  __device__ __forceinline__ void for_each(const WalkVisit& visit, const Body& body) {
-    const int lane = lane_index(), first = Shape::kDim * visit.column_slice + 16 * warp_of_group() + lane / 4,
-              first_value = Shape::kDim * visit.inner_slice + lane % 4 * 2;
+  __device__ __forceinline__ void for_each(const WalkStates& states, std::int64_t item, const WalkVisit& visit,
+                                           const Body& body) {
+    const int value = Shape::kDim * visit.inner_slice;
 #pragma unroll
-    for (int half = 0; half < 2; ++half)
-#pragma unroll
-      for (int i = 0; i < 64; ++i) {
-        const int key = 64 * half + first + i / 2 % 2 * 8, value = first_value + i / 4 * 8 + i % 2;
-        if (key < a_.key_dim && value < a_.value_dim) body(state_[half][i], key, value);
-      }
+    for (int half = 0; half < 2; ++half) {
+      const int key = Shape::kDim * visit.column_slice + 64 * half;
+      for_each_number(
+          state_[half],
+          {states.state + item * states.item + visit.head * states.head + key * states.key + value * states.value,
+           states.key, states.value, a_.key_dim - key, a_.value_dim - value},
+          body);
+    }
   }
 
   /// The key of the thread's number of the vector; slices of values beyond the first have none.
@@ -186,8 +188,7 @@ class ReverseState {
   /// Adds the gradient of the state behind a node that the caller gives.
   __device__ __forceinline__ void add_given(const WalkVisit& visit) {
     const WalkStates& given = a_.grad_final;
-    const float* const from = given.state + visit.node * given.item + visit.head * given.head;
-    for_each(visit, [&](float& number, int key, int value) { number += from[key * given.key + value * given.value]; });
+    for_each(given, visit.node, visit, [](float& number, const float* from) { number += *from; });
     const int key = vector_key(visit);
     if (Shape::kVector && given.vector != nullptr && key < a_.key_dim)
       vector_ += given.vector[visit.node * given.vector_item + visit.head * given.vector_head + key];
@@ -197,8 +198,7 @@ class ReverseState {
   __device__ __forceinline__ void give(const WalkVisit& visit) {
     const WalkStates& wanted = a_.grad_initial;
     const std::int64_t root = kFirstRoot - visit.keep;
-    float* const to = wanted.state + root * wanted.item + visit.head * wanted.head;
-    for_each(visit, [&](float& number, int key, int value) { to[key * wanted.key + value * wanted.value] = number; });
+    for_each(wanted, root, visit, [](float number, float* to) { *to = number; });
     const int key = vector_key(visit);
     if (Shape::kVector && wanted.vector != nullptr && key < a_.key_dim)
       wanted.vector[root * wanted.vector_item + visit.head * wanted.vector_head + key] = vector_;

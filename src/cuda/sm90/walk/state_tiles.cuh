@@ -7,6 +7,30 @@
 /// What state groups read and write in shared memory; a warp has 16 of a warpgroup's 64 rows of a state.
 namespace flashmask::cuda::sm90 {
 
+/// A matrix in global memory that holds a warpgroup's 64 rows of a state: its number of the first row and column, and
+/// how many rows and columns there are from it on.
+struct StateMatrix {
+  float* first;
+  std::int64_t row_stride, column_stride;
+  int rows, columns;  ///< multiples of 8
+};
+
+/// Calls body(number, where it is in the matrix) for those of the thread's numbers that exist there.
+template <class Body>
+__device__ __forceinline__ void for_each_number(float (&state)[64], const StateMatrix& matrix, const Body& body) {
+  const int lane = lane_index(), row = 16 * warp_of_group();
+  const std::int64_t next = matrix.column_stride, below = 8 * matrix.row_stride;
+  float* at = matrix.first + (row + lane / 4) * matrix.row_stride + lane % 4 * 2 * next;
+#pragma unroll
+  for (int eight = 0; eight < 16; ++eight, at += 8 * next)
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+      if (row + 8 * half < matrix.rows && 8 * eight < matrix.columns) {
+        body(state[4 * eight + 2 * half], at + half * below);
+        body(state[4 * eight + 2 * half + 1], at + half * below + next);
+      }
+}
+
 /// Rounds the warp's rows of 128 columns into panels of 64 columns, which lie `panel_bytes` apart; `tile`: where the
 /// warpgroup's rows begin in the first one.
 template <class T>

@@ -14,10 +14,9 @@
 namespace flashmask::cuda::sm90 {
 namespace {
 
-/// Heads times slices below which a walk leaves so much of the GPU idle that kernels which cut trees are faster.
-constexpr std::int64_t kFewestLines = 32;
-/// What those kernels take.
-constexpr std::int64_t kMostCutDim = 128;
+/// Heads below which a walk leaves so much of the GPU idle that kernels which cut trees are faster, unless these have
+/// to take several slices one after the other.
+constexpr std::int64_t kFewestHeads = 32;
 
 class PreparedWalk {
  public:
@@ -54,20 +53,19 @@ class WalkKernel final : public LinearEntry {
  public:
   WalkKernel()
       : LinearEntry({std::string(kArchitecture.name) + ".linear." + to_string(kDType<T>) + ".d" +
-                         std::to_string(kMostWalkKeys) + "v" + std::to_string(kMostWalkValues) + ".s" +
+                         std::to_string(kMostSlicedKeys) + "v" + std::to_string(kMostSlicedValues) + ".s" +
                          std::to_string(kWalkTokens),
-                     kArchitecture.name, kDType<T>, DeviceType::cuda, kMostWalkKeys, kMostWalkValues}) {}
+                     kArchitecture.name, kDType<T>, DeviceType::cuda, kMostSlicedKeys, kMostSlicedValues}) {}
 
   std::string refusal() const override { return device_refusal(kNeeds); }
   std::string refusal(const LinearProblem& problem, Direction) const override {
-    const std::string reason = dims_refusal(problem, kMostWalkKeys, kMostWalkValues);
+    const std::string reason = dims_refusal(problem, kMostSlicedKeys, kMostSlicedValues);
     return reason.empty() ? device_refusal(problem.device, kNeeds) : reason;
   }
   std::string reservation(const LinearProblem& problem, Direction) const override {
-    const std::int64_t lines = problem.heads * slices_of(problem);
-    if (lines >= kFewestLines || problem.key_dim > kMostCutDim || problem.value_dim > kMostCutDim) return "";
-    return "it walks each head by one block, too slow for " + std::to_string(lines) + "; plans take it for " +
-           std::to_string(kFewestLines) + " and more, or by its name";
+    if (problem.heads >= kFewestHeads || key_slices(problem) * value_slices(problem) > 1) return "";
+    return "it walks each head by one block, too slow for " + std::to_string(problem.heads) + "; plans take it for " +
+           std::to_string(kFewestHeads) + " and more, or by its name";
   }
 
   std::shared_ptr<const void> prepare(const LinearPlanContent& plan) const override {
@@ -94,8 +92,8 @@ class WalkKernel final : public LinearEntry {
 
 }  // namespace
 
-LinearKernels linear_kernels() {
-  LinearKernels kernels;
+KernelEntries linear_kernels() {
+  KernelEntries kernels;
   kernels.push_back(std::make_unique<const WalkKernel<__nv_bfloat16>>());
   kernels.push_back(std::make_unique<const WalkKernel<__half>>());
   return kernels;

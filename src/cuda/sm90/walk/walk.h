@@ -10,7 +10,7 @@
 namespace flashmask::cuda::sm90 {
 
 /// Linear attention in bfloat16 and float16, by wgmma.
-LinearKernels linear_kernels();
+KernelEntries linear_kernels();
 
 /// Launches a call, T: of the problem's dtype. Returns the bytes of workspace that it takes; where `workspace` is null
 /// it does nothing else.

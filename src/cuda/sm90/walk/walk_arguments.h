@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "cuda/common/linear_arguments.h"
+#include "cuda/common/linear_slices.h"
 
 /// The arguments of Hopper's walk of linear attention: plain pointers and sizes. A walk computes, with x, y and z,
 ///
@@ -15,8 +16,8 @@
 /// columns of z, a slice, while it walks through whole trees.
 namespace flashmask::cuda::sm90 {
 
-inline constexpr int kWalkTokens = 64;   ///< of a step
-inline constexpr int kReverseDim = 128;  ///< keys and values of a slice, in walks for gradients
+inline constexpr int kWalkTokens = 64;         ///< of a step
+inline constexpr int kReverseDim = kSliceDim;  ///< keys and values of a slice, in walks for gradients
 
 /// Where the state before a step comes from, if from no slot: it goes on from the step before; below −1, it is that of
 /// a root, whose number is −2 − from.

@@ -136,11 +136,14 @@ class WalkOutput {
     float weights[2] = {}, numerators[2] = {}, of_vector[2] = {}, of_queries[2];
     const int first = lane_index() % 4 * 2;
     for_each_two_pairs<OwnTokens::rows>(factors, row, [&](int at, int token, int column, float2 two) {
-      pairs[at] = column <= token ? two.x * (a_.scale * pairs[at]) : 0;
-      pairs[at + 1] = column + 1 <= token ? two.y * (a_.scale * pairs[at + 1]) : 0;
+      const auto weigh_one = [&](int i, int seen, float weight) {
+        pairs[i] = seen <= token ? weight * (a_.scale * pairs[i]) : 0;
+        weights[i / 2 % 2] += pairs[i];
+        // Products with rows behind a node's end may be NaN.
+        if (seen <= token) numerators[i / 2 % 2] += pairs[i] * s[i];
+      };
+      weigh_one(at, column, two.x), weigh_one(at + 1, column + 1, two.y);
     });
-#pragma unroll
-    for (int i = 0; i < 32; ++i) weights[i / 2 % 2] += pairs[i], numerators[i / 2 % 2] += pairs[i] * s[i];
     add_dots(of_vector, q);
     finish_state(out, from);
     find_row_products<T>(of_queries, out, q);

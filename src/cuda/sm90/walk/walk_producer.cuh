@@ -31,6 +31,8 @@ __device__ __forceinline__ void copy_tiles(WalkMemory<Shape>& shared, const Walk
     }
   };
   constexpr int kInnerPanels = Shape::kInner / kPanel, kColumnPanels = Shape::kColumns / kPanel;
+  const bool finds_rows = !Shape::kGates && arguments.rows.result != nullptr;  // and stores no out: z is left out
+  const int yz_bytes = Shape::kInnerBytes + (Shape::kGates ? 2 : finds_rows ? 0 : 1) * Shape::kColumnBytes;
   RingCounter<Shape::kStages> at;
 #pragma unroll 1
   for (int i = begin; i < end; ++i) {
@@ -39,9 +41,9 @@ __device__ __forceinline__ void copy_tiles(WalkMemory<Shape>& shared, const Walk
     std::uint64_t *const yz = &shared.yz_full[at.slot()], *const x = &shared.x_full[at.slot()];
     barrier_wait(&shared.yz_empty[at.slot()], at.phase() ^ 1);
     const int inner = Shape::kInner * visit.inner_slice, column = Shape::kColumns * visit.column_slice;
-    barrier_arrive_expecting(yz, Shape::kInnerBytes + (Shape::kGates ? 2 : 1) * Shape::kColumnBytes);
+    barrier_arrive_expecting(yz, yz_bytes);
     copy(shared.y[at.slot()], &arguments.maps.y, yz, inner, kInnerPanels, arguments.once, inner_head, visit);
-    copy(shared.z[at.slot()], &arguments.maps.z, yz, column, kColumnPanels, true, column_head, visit);
+    if (!finds_rows) copy(shared.z[at.slot()], &arguments.maps.z, yz, column, kColumnPanels, true, column_head, visit);
     if constexpr (Shape::kGates)
       copy(shared.counterpart[at.slot()], &arguments.maps.counterpart, yz, column, kColumnPanels, true, column_head,
            visit);
@@ -130,16 +132,22 @@ class FactorMaker {
     tops[1] = top;
   }
 
-  /// Finds the scales of the lane's rows, and of the states before and behind the step.
-  __device__ __forceinline__ void find_scales(double (&own)[2], double& before, double& behind, const WalkVisit& visit,
-                                              const double (&sums)[2], const double (&columns)[2], double total) {
+  /// Finds the scale of the state before a step; sums and the total become less the scales of the lane's rows and of
+  /// the state behind. own: the scales of rows.
+  __device__ __forceinline__ void find_scales(float (&own)[2], double& before, double (&sums)[2], double& total,
+                                              const WalkVisit& visit, const double (&columns)[2]) {
     double tops[2];
     find_tops(tops, columns, visit.tokens);
     before = scale_before(visit);
 #pragma unroll
-    for (int i = 0; i < 2; ++i) own[i] = at_least_zero(sums[i] + larger(before, tops[i]));
-    scale_ = behind = at_least_zero(total + larger(before, __shfl_sync(~0U, tops[1], 31)));
-    if constexpr (!kBack) keep(visit, behind);
+    for (int i = 0; i < 2; ++i) {
+      const double scale = at_least_zero(sums[i] + larger(before, tops[i]));
+      own[i] = static_cast<float>(scale);
+      if (!kBack || has_rows()) sums[i] -= scale;
+    }
+    scale_ = at_least_zero(total + larger(before, __shfl_sync(~0U, tops[1], 31)));
+    if constexpr (!kBack) keep(visit, scale_);
+    total -= scale_;
   }
 
   __device__ __forceinline__ void make(const WalkVisit& visit, const Gates& gates, bool last) {
@@ -153,29 +161,27 @@ class FactorMaker {
       const double before = __shfl_up_sync(~0U, sum, distance);
       if (lane >= distance) sum += before;
     }
-    const double sums[2] = {sum - forget[1], sum}, columns[2] = {sums[0] - input[0], sums[1] - input[1]};
-    const double total = __shfl_sync(~0U, sum, 31);
-    double own[2] = {}, before = 0, behind = 0;
-    if (a_.scaled) find_scales(own, before, behind, visit, sums, columns, total);
-    float rows[2][2], summed[2][2], into[2], from[2], beside[2], added[2] = {};
+    double sums[2] = {sum - forget[1], sum}, total = __shfl_sync(~0U, sum, 31), before = 0;
+    const double columns[2] = {sums[0] - input[0], sums[1] - input[1]};
+    float rows[2][2], summed[2][2], into[2], from[2], own[2] = {}, added[2] = {};
+    if (a_.scaled) find_scales(own, before, sums, total, visit, columns);
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      beside[i] = static_cast<float>(own[i]);
-      if (has_rows() && 2 * lane + i < visit.tokens) {
+      const bool exists = 2 * lane + i < visit.tokens;
+      if (has_rows() && exists) {
         const std::int64_t at = a_.parts.first_row(visit) + 2 * lane + i;
-        beside[i] = -log2f(a_.rows.result[at]);
+        own[i] = -log2f(a_.rows.result[at]);
+        // Back, rows are weighed by what they were multiplied by, too.
+        if (kBack) sums[i] -= own[i];
         // Sums of weights are sums over keys alone: one slice of values adds their gradients.
         if (visit.inner_slice == 0) added[i] = a_.rows.divisor[at];
       }
-      // Back, rows are weighed by what they were multiplied by, too.
-      if (kBack) own[i] = has_rows() ? own[i] + beside[i] : 0;
-      split(sums[i] - own[i], rows[0][i], rows[1][i]);
+      split(sums[i], rows[0][i], rows[1][i]);
       split(columns[i], summed[0][i], summed[1][i]);
-      const bool exists = 2 * lane + i < visit.tokens;
-      into[i] = exists ? power(total - behind - columns[i]) : 0;
-      from[i] = exists ? power(sums[i] + before - own[i]) * a_.scale : 0;
+      into[i] = exists ? power(total - columns[i]) : 0;
+      from[i] = exists ? power(sums[i] + before) * a_.scale : 0;
     }
-    const float gain = power(total + before - behind);
+    const float gain = power(total + before);
     barrier_wait(&shared_.factors_empty[slot_.slot()], slot_.phase() ^ 1);
     WalkFactors& to = shared_.factors[slot_.slot()];
     put(to.rows_high, rows[0]);
@@ -184,7 +190,7 @@ class FactorMaker {
     put(to.summed_low, summed[1]);
     put(to.into, into);
     put(to.from, from);
-    put(to.own, beside);
+    put(to.own, own);
     if constexpr (Memory::kAdds) put(shared_.added[slot_.slot()], added);
     if (lane == 0) to.gain = gain, to.last = last, to.visit = visit;
     barrier_arrive(&shared_.factors_full[slot_.slot()]);

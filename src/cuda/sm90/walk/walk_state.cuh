@@ -104,18 +104,20 @@ class WalkState {
                          [&](int token) { return factors.into[token]; });
   }
 
-  /// Calls body(number, inner dim, column) for the thread's numbers that exist.
+  /// Calls body(number, where it is among the caller's states) for the thread's numbers that exist.
   template <class Body>
-  __device__ __forceinline__ void for_each(const WalkVisit& visit, const Body& body) {
-    const int lane = lane_index(), begin = Shape::kInner * visit.inner_slice,
-              first = Shape::kColumns * visit.column_slice + 64 * group_ + 16 * warp_of_group() + lane / 4;
+  __device__ __forceinline__ void for_each(const WalkStates& states, std::int64_t item, const WalkVisit& visit,
+                                           const Body& body) {
+    const int column = Shape::kColumns * visit.column_slice + 64 * group_;
 #pragma unroll
-    for (int part = 0; part < kParts; ++part)
-#pragma unroll
-      for (int i = 0; i < 64; ++i) {
-        const int inner = begin + 128 * part + i / 4 * 8 + lane % 4 * 2 + i % 2, column = first + i / 2 % 2 * 8;
-        if (inner < a_.inner_dim && column < a_.column_dim) body(state_[part][i], inner, column);
-      }
+    for (int part = 0; part < kParts; ++part) {
+      const int inner = Shape::kInner * visit.inner_slice + 128 * part;
+      for_each_number(
+          state_[part],
+          {states.state + item * states.item + visit.head * states.head + inner * states.key + column * states.value,
+           states.value, states.key, a_.column_dim - column, a_.inner_dim - inner},
+          body);
+    }
   }
 
   /// Takes up the state before a step that does not go on from the one before.
@@ -129,9 +131,7 @@ class WalkState {
     const WalkStates& given = a_.initial;
     if (given.state == nullptr) return;
     const std::int64_t root = kFirstRoot - visit.from;
-    const float* const from = given.state + root * given.item + visit.head * given.head;
-    for_each(visit,
-             [&](float& number, int inner, int column) { number = from[inner * given.key + column * given.value]; });
+    for_each(given, root, visit, [](float& number, const float* from) { number = *from; });
     const int dim = thread() + (Shape::kGates ? Shape::kColumns * visit.column_slice : 0);
     if (holds_vector() && given.vector != nullptr && dim < vector_dims())
       vector_ = given.vector[root * given.vector_item + visit.head * given.vector_head + dim];
@@ -173,9 +173,7 @@ class WalkState {
   /// Gives the state behind a node to the caller.
   __device__ __forceinline__ void give(const WalkVisit& visit) {
     const WalkStates& wanted = a_.final;
-    float* const to = wanted.state + visit.node * wanted.item + visit.head * wanted.head;
-    for_each(visit,
-             [&](float& number, int inner, int column) { to[inner * wanted.key + column * wanted.value] = number; });
+    for_each(wanted, visit.node, visit, [](float number, float* to) { *to = number; });
     if (holds_vector() && wanted.vector != nullptr && visit.slice == 0 && thread() < vector_dims())
       wanted.vector[visit.node * wanted.vector_item + visit.head * wanted.vector_head + thread()] = vector_;
   }

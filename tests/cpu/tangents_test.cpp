@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "flashmask/builders.h"
+#include "flashmask/dropout.h"
+#include "flashmask/error.h"
+#include "flashmask/reference.h"
+#include "flashmask/reorder.h"
+#include "kernels.h"
+#include "kit/corpus.h"
+#include "kit/random_numbers.h"
+
+namespace flashmask {
+namespace {
+
+using check::AttentionTensors;
+using check::HostTensor;
+
+constexpr DropoutState kDropoutState{.seed = 5, .offset = 7};
+
+/// Tangents of q, k and v, those of o and lse that a kernel computes, and what the reference says.
+class Tangents {
+ public:
+  Tangents(const Problem& problem, check::Sinks sinks = check::Sinks::none)
+      : tensors(problem, 11, sinks), problem_(problem) {
+    check::RandomNumbers random(12);
+    for (HostTensor* each : {&of_q, &of_k, &of_v}) each->fill_normal(random);
+  }
+
+  TangentTensors views() const {
+    const ForwardTensors of_forward = tensors.forward();
+    return {.q = of_forward.q,
+            .k = of_forward.k,
+            .v = of_forward.v,
+            .o = of_forward.o,
+            .lse = of_forward.lse,
+            .tangent_q = of_q.view(),
+            .tangent_k = of_k.view(),
+            .tangent_v = of_v.view(),
+            .tangent_o = of_o.view(),
+            .tangent_lse = of_lse.view(),
+            .sinks = of_forward.sinks,
+            .alibi = of_forward.alibi,
+            .bias = of_forward.bias};
+  }
+
+  /// Runs the forward and then its tangents.
+  void run(const Plan& plan, const Execution& execution = {.dropout = kDropoutState}) {
+    tensors.clear_outputs();
+    of_o.fill_nan();
+    of_lse.fill_nan();
+    forward(plan, tensors.forward(), execution);
+    forward_tangents(plan, views(), execution);
+  }
+
+  reference::Tangents expected(const Mask& mask) const {
+    const std::vector<double> q = tensors.q.values(), k = tensors.k.values(), v = tensors.v.values();
+    const std::vector<double> dropout = dropout_factors(problem_, kDropoutState);
+    const std::vector<double> sinks = tensors.sinks ? tensors.sinks->values() : std::vector<double>();
+    const check::AlibiNumbers alibi(tensors);
+    const check::BiasNumbers bias(tensors);
+    const reference::Inputs inputs{q,
+                                   k,
+                                   v,
+                                   dropout,
+                                   sinks,
+                                   alibi.slopes,
+                                   alibi.query_positions,
+                                   alibi.key_positions,
+                                   bias.values,
+                                   bias.shape,
+                                   tensors.bias_origin};
+    return reference::forward_tangents(problem_, mask, inputs, of_q.values(), of_k.values(), of_v.values());
+  }
+
+  AttentionTensors tensors;
+
+ private:
+  HostTensor like(const HostTensor& tensor) const {
+    const TensorView view = tensor.view();
+    return {view.dtype, {view.shape.begin(), view.shape.begin() + view.rank}};
+  }
+  Problem problem_;
+
+ public:
+  HostTensor of_q = like(tensors.q), of_k = like(tensors.k), of_v = like(tensors.v), of_o = like(tensors.o),
+             of_lse = like(tensors.lse);
+};
+
+/// The largest error, over the largest value that is expected, or 1.
+double error_of(const HostTensor& got, const std::vector<double>& want) {
+  double error = 0, largest = 1;
+  for (std::int64_t i = 0; i < got.size(); ++i) {
+    const double expected = want[static_cast<std::size_t>(i)];
+    const double here = std::abs(got.at(i) - expected);
+    error = here <= error ? error : here;  // keeps a NaN
+    largest = std::max(largest, std::abs(expected));
+  }
+  return error / largest;
+}
+
+double tolerance_of(DType dtype) { return dtype == DType::f32 ? 1e-5 : dtype == DType::f16 ? 2e-3 : 1e-2; }
+
+struct Heads {
+  std::int64_t batch, query_heads, kv_heads, mask_heads, head_dim, value_dim;
+  double dropout = 0;
+  check::Sinks sinks = check::Sinks::none;
+  const char* change = "";
+};
+/// Masks take these in turn.
+constexpr std::array<Heads, 10> kHeads{
+    {{1, 2, 1, 1, 64, 64},
+     {2, 3, 1, 3, 80, 48, 0.1, check::Sinks::of_heads},
+     {1, 4, 2, 2, 17, 33, 0, check::Sinks::of_rows},
+     {1, 1, 1, 1, 128, 128},
+     {1, 2, 2, 2, 256, 200},
+     {2, 4, 2, 1, 64, 64, 0.2, check::Sinks::none, "softcap(2)"},
+     {1, 2, 1, 1, 72, 40, 0, check::Sinks::of_heads, "alibi | softcap(4) | multiply(-0.5)"},
+     {1, 2, 2, 1, 40, 64, 0, check::Sinks::none, "softcap(3) | bias"},
+     {2, 3, 1, 1, 48, 32, 0, check::Sinks::none, "distance"},
+     {2, 2, 1, 1, 7, 3, 0, check::Sinks::narrow_of_heads, "multiply(0.5) | softcap(2) | multiply(1.5)"}}};
+
+Problem problem_of(const Heads& heads, const Mask& mask, DType dtype) {
+  Problem p;
+  p.batch = heads.batch;
+  p.query_length = mask.shape().rows;
+  p.key_length = mask.shape().columns;
+  p.query_heads = heads.query_heads;
+  p.kv_heads = heads.kv_heads;
+  p.head_dim = heads.head_dim;
+  p.value_dim = heads.value_dim;
+  p.dropout = heads.dropout;
+  p.change = ScoreChange::parse(heads.change);
+  p.dtype = dtype;
+  return p;
+}
+
+class TangentsOfTheCorpus : public testing::TestWithParam<DType> {};
+
+TEST_P(TangentsOfTheCorpus, AreThoseOfTheReference) {
+  std::size_t turn = 0;
+  for (const corpus::Entry& entry : corpus::entries()) {
+    std::size_t sizes = test::small_tests() ? 1 : 3;
+    for (const corpus::Size& size : corpus::awkward_sizes()) {
+      if (++turn % 2 == 0 || !entry.accepts(size) || sizes-- == 0) continue;
+      const Heads& heads = kHeads[turn % kHeads.size()];
+      const Mask mask = entry.build({size.rows, size.columns, heads.mask_heads});
+      const Problem p = problem_of(heads, mask, GetParam());
+      Tangents tangents(p, heads.sinks);
+      const reference::Tangents expected = tangents.expected(mask);
+      for (const test::Level& level : test::levels()) {
+        if (level.dtype != GetParam() || !test::serves(level, mask)) continue;
+        tangents.run(plan(mask, p, test::forced(level)));
+        const double of_o = error_of(tangents.of_o, expected.o), of_lse = error_of(tangents.of_lse, expected.lse);
+        EXPECT_LE(of_o, tolerance_of(p.dtype)) << "o of " << entry.name << " by " << test::name_of(level);
+        EXPECT_LE(of_lse, tolerance_of(p.dtype)) << "lse of " << entry.name << " by " << test::name_of(level);
+      }
+      if (sizes == 0) break;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Cpu, TangentsOfTheCorpus, testing::Values(DType::f32, DType::bf16, DType::f16),
+                         [](const auto& one) { return to_string(one.param); });
+
+class TangentsOfALevel : public test::EveryLevel {};
+
+INSTANTIATE_TEST_SUITE_P(Cpu, TangentsOfALevel, testing::ValuesIn(test::levels()), test::level_name);
+
+void expect_same(const Tangents& a, const Tangents& b) {
+  EXPECT_TRUE(test::same_bits(a.of_o, b.of_o)) << "o";
+  EXPECT_TRUE(test::same_bits(a.of_lse, b.of_lse)) << "lse";
+}
+
+TEST_P(TangentsOfALevel, AreTheSameBitsForAnyThreadsAndVisit) {
+  Problem p = problem(300, 300);
+  p.query_heads = 4;
+  p.kv_heads = 2;
+  const Mask mask = masks::causal_document({100, 37, 120}, 300);
+  Tangents one(p), many(p), all(p);
+  one.run(plan(mask, p, test::forced(GetParam())), {.executor = &serial_executor()});
+  many.run(plan(mask, p, test::forced(GetParam())));
+  all.run(plan(mask, p, test::forced(GetParam(), Visit::all)));
+  expect_same(one, many);
+  expect_same(one, all);
+}
+
+TEST_P(TangentsOfALevel, OfRowsThatSeeNothingAreZero) {
+  const Problem p = problem(200, 70);  // the first 130 rows see nothing
+  Tangents tangents(p);
+  tangents.run(plan(masks::causal(200, 70), p, test::forced(GetParam())));
+  for (std::int64_t row = 0; row < 130; ++row) {
+    EXPECT_EQ(tangents.of_lse.at(row), 0);
+    for (std::int64_t c = 0; c < 40; ++c) EXPECT_EQ(tangents.of_o.at(row * 40 + c), 0);
+  }
+}
+
+TEST_P(TangentsOfALevel, OfHiddenKeysMayBeNaNInTilesThatNobodyVisits) {
+  const Problem p = problem(64, 256);
+  Tangents clean(p), dirty(p);
+  const Mask mask = from_predicate({1, 1, 64, 256}, [](auto, auto, auto, auto column) { return column < 64; });
+  for (std::int64_t i = 128 * 40; i < 256 * 40; ++i) dirty.of_k.set(i, std::nanf(""));
+  clean.run(plan(mask, p, test::forced(GetParam())));
+  dirty.run(plan(mask, p, test::forced(GetParam())));
+  expect_same(clean, dirty);
+}
+
+std::string refusal(const Plan& plan, const TangentTensors& tensors, const Execution& execution = {}) {
+  try {
+    forward_tangents(plan, tensors, execution);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+TEST(TangentsAreRefused, WhereTensorsDoNotFit) {
+  const Mask mask = masks::causal(64, 64);
+  const Problem p = problem_of({1, 2, 1, 1, 16, 8}, mask, DType::f32);
+  const Plan planned = plan(mask, p);
+  const Tangents tangents(p);
+  TangentTensors given = tangents.views();
+  given.tangent_k = given.tangent_q;
+  EXPECT_EQ(refusal(planned, given), "forward_tangents: tangent_k: shape is (1, 64, 2, 16); expected (1, 64, 1, 16)");
+  given = tangents.views();
+  given.tangent_o = given.o;
+  EXPECT_NE(refusal(planned, given).find("tangent_o: its memory overlaps that of o;"), std::string::npos);
+  EXPECT_NE(refusal(planned, tangents.views(), {.workspace = &given, .workspace_bytes = 1}).find("the workspace has 1"),
+            std::string::npos);
+}
+
+TEST(TangentsAreRefused, ByPlansThatMoveTokens) {
+  const auto place = [](std::int64_t token) { return token * 37 % 256; };
+  const Mask mask = from_predicate(
+      {1, 1, 256, 256}, [=](auto, auto, auto row, auto column) { return std::abs(place(row) - place(column)) < 5; });
+  const Problem p = problem_of({1, 1, 1, 1, 16, 16}, mask, DType::f32);
+  const Plan planned = plan(mask, p, {.reorder = true});
+  ASSERT_TRUE(planned.reordering()->gained);
+  EXPECT_EQ(refusal(planned, Tangents(p).views()),
+            "forward_tangents: the plan moves tokens; make the plan without `reorder`");
+}
+
+TEST(TangentsInGivenMemory, NeedWhatTheyAreSaidToNeed) {
+  const Mask mask = masks::causal(200, 200);
+  const Problem p = problem_of({1, 2, 1, 1, 64, 64}, mask, DType::f32);
+  const Plan planned = plan(mask, p);
+  std::vector<std::byte> memory(tangents_workspace_bytes(planned, 1));
+  Tangents given(p), own(p);
+  forward(planned, given.tensors.forward());
+  forward_tangents(planned, given.views(),
+                   {.executor = &serial_executor(), .workspace = memory.data(), .workspace_bytes = memory.size()});
+  own.run(planned);
+  expect_same(given, own);
+}
+
+}  // namespace
+}  // namespace flashmask
