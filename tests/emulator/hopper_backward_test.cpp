@@ -163,7 +163,7 @@ TEST(EmulatedHopperBackward, DropsAndChangesScores) {
   expect.operator()<DroppingColumns<Columns64<A, intervals>>, DroppingColumns<Columns128<B, intervals>>>("dropout");
   with.dropout = 0;
   with.change = scores::softcap(2);
-  expect.operator()<Capping<Columns128<A, intervals>>>("softcap");
+  expect.operator()<Capping<Columns64<A, intervals>>, Capping<Columns128<A, intervals>>>("softcap");
   with.change = scores::alibi();
   expect.operator()<Biasing<Columns64<A, intervals>>, Biasing<Columns128<A, intervals>>>("alibi");
   with.change = scores::bias();
@@ -186,6 +186,20 @@ TEST(EmulatedHopperBackward, HoldsTheBoundInPasses) {
   for (const Case& with : cases(intervals, 256))
     expect_right_by_passes<Rows256<A, intervals>, WideKeyColumns<A, intervals, 256>,
                            WideValueColumns<A, intervals, 256>>(with);
+}
+
+TEST(EmulatedHopperBackward, CapsScoresInPasses) {
+  const auto expect = [](const Case& with) {
+    expect_right_by_passes<Capping<Rows64<A, intervals>>, Capping<CarriedColumns64<A, intervals>>>(with);
+    expect_right_by_passes<Capping<Rows128<A, intervals>>, Capping<CarriedColumns128<A, intervals>>>(with);
+    expect_right_by_passes<Capping<Rows256<A, intervals>>, Capping<WideKeyColumns<A, intervals, 256>>,
+                           Capping<WideValueColumns<A, intervals, 256>>>(with);
+  };
+  Case with{"full", masks::full(150, 200)};
+  with.change = scores::softcap(2);
+  expect(with);
+  with.name = "a window that some rows see nothing of", with.mask = masks::sliding_window(200, 150, 70);
+  expect(with);
 }
 
 }  // namespace

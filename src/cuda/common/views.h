@@ -92,8 +92,7 @@ inline SoftcapArguments softcap_arguments(const Problem& problem) {
   const double per_cap = problem.softmax_scale() / problem.change.cap();
   SoftcapArguments arguments{.to_exponent = static_cast<float>(2 * kLog2E * per_cap),
                              .near = static_cast<float>(kNearCap / per_cap),
-                             .odd = {},
-                             .per_scale = static_cast<float>(1 / (problem.change.cap() * kLog2E))};
+                             .odd = {}};
   for (int i = 0; i < 4; ++i) arguments.odd[i] = static_cast<float>(kOdd[i] * std::pow(per_cap, 2 * i + 1));
   // Small caps have coefficients that float32 cannot hold.
   if (!std::isfinite(arguments.odd[3]) || !std::isfinite(arguments.near)) arguments.near = -1;

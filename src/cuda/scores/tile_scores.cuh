@@ -62,6 +62,16 @@ struct TransposedRowNumbers {
   }
 };
 
+/// The same, read from shared memory at each use.
+struct StoredTransposedRowNumbers {
+  const float* rows;
+
+  __device__ __forceinline__ float at(int, int eight, int i) const {
+    const float2 two = reinterpret_cast<const float2*>(rows)[4 * eight + lane_index() % 4];
+    return i % 2 == 0 ? two.x : two.y;
+  }
+};
+
 /// A bit of a lane's words: bit `bit` of words[word].
 struct BitPlace {
   int word, bit;

@@ -77,7 +77,6 @@ struct SoftcapArguments {
   float to_exponent;  // 2 log₂ e · scale / cap
   float near;         // the farthest product that the polynomial is for; −1: none
   float odd[4];       // what the product's powers 1, 3, 5 and 7 are multiplied by
-  float per_scale;    // 1 / (cap · log₂ e)
 };
 
 /// What kernels are told about a call's scores.

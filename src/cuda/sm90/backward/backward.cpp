@@ -132,14 +132,13 @@ void run_columns(const Plan& plan, const BackwardTensors& tensors, const Backwar
 template <class Shape>
 inline constexpr bool kHasBiasing = Shape::kSums&& kIsCommon<Shape>;
 
-/// A shape and its instances. One caps scores where others bias them, at more than 64 dims, where sums leave registers
-/// for a cap.
+/// A shape and its instances.
 template <class Shape>
-using InstancesOf = std::conditional_t<
-    !kHasBiasing<Shape>, Instances<Shape, DroppingColumns<Shape>>,
-    std::conditional_t<(Shape::kHeadDim > 64),
+using InstancesOf =
+    std::conditional_t<kHasBiasing<Shape>,
                        Instances<Shape, DroppingColumns<Shape>, Capping<Shape>, Biasing<Shape>, Adding<Shape>>,
-                       Instances<Shape, DroppingColumns<Shape>, Biasing<Shape>, Adding<Shape>>>>;
+                       std::conditional_t<kIsCommon<Shape>, Instances<Shape, DroppingColumns<Shape>, Capping<Shape>>,
+                                          Instances<Shape, DroppingColumns<Shape>>>>;
 
 /// A backward with a pass over key tiles. The gradient of q is summed in global memory, which blocks add to in any
 /// order, or computed by a second pass over row tiles where the shape has no sums. kChooses: where rows are short and

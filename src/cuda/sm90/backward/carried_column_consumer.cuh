@@ -15,6 +15,8 @@ class CarriedColumnConsumer : ColumnConsumer<Shape> {
       Base::arguments_;
   using typename Base::Words, typename Base::T, typename Base::Dropped;
   static constexpr bool kOfKeys = Shape::kOfKeys, kOfValues = Shape::kOfValues;
+  /// With 128 rows, capped scores wait for the gradients of their probabilities: registers hold either.
+  static constexpr bool kAtOnce = Caps<Shape> && Shape::kRows == 128;
   using KeyGradient = float[kOfKeys ? kGradients : 1];
   using ValueGradient = float[kOfValues ? kGradients : 1];
   using Packed = std::uint32_t[kSteps][4];
@@ -89,35 +91,48 @@ class CarriedColumnConsumer : ColumnConsumer<Shape> {
       wgmma_fence();
       Base::multiply_rows(grad_p, shared_.v, shared_.grad_o[gradient]);
       wgmma_wait<1>();
-      find_probabilities(s, masked, row_step, stage);
+      if constexpr (kAtOnce)
+        pin(s);
+      else
+        find_probabilities(s, p, masked, row_step, stage);
       // This wait passes at once; its branch keeps the compiler from moving the exponentials past the wait for the
       // product.
       barrier_wait(&shared_.grad_o_full[gradient], gradients_.phase(gradient));
       wgmma_wait<0>();
       pin(grad_p);
-      if constexpr (Base::kInHalves) {
+      if constexpr (kAtOnce) {
+        Base::weigh_and_differentiate(s, grad_p, p, grad_s, masked, row_step, stage, gradient,
+                                      gradients_.phase(gradient));
+      } else if constexpr (Base::kInHalves) {
         Base::template differentiate_half<0>(p, grad_s, s, grad_p, dropped, shared_.dot[gradient]);
         barrier_wait(&shared_.grad_o_full[gradient], gradients_.phase(gradient));
         Base::template differentiate_half<1>(p, grad_s, s, grad_p, dropped, shared_.dot[gradient]);
       } else {
-        Base::find_gradients(grad_p, s, shared_.dot[gradient], stage, dropped);
+        Base::find_gradients(grad_p, s, shared_.dot[gradient], dropped);
         pack<T>(as_unit(grad_s), as_unit(grad_p));
       }
       if constexpr (!kOfValues) let_go(shared_.grad_o_empty, gradients_);
     } else {
       wgmma_wait<0>();
-      find_probabilities(s, masked, row_step, stage);
+      find_probabilities(s, p, masked, row_step, stage);
       let_go(shared_.q_empty, queries_);
     }
     if constexpr (kOfValues && !Base::kInHalves) {
       if constexpr (Drops<Shape>) drop(as_unit(s), dropped);
-      pack<T>(as_unit(p), as_unit(s));
+      if constexpr (!Caps<Shape>) pack<T>(as_unit(p), as_unit(s));
     }
   }
 
-  __device__ __forceinline__ void find_probabilities(float (&s)[kScores], const std::uint32_t (&masked)[Words::kWords],
+  /// Where scores are capped, also packs probabilities, and leaves them times the derivatives of the cap.
+  __device__ __forceinline__ void find_probabilities(float (&s)[kScores], Packed& p,
+                                                     const std::uint32_t (&masked)[Words::kWords],
                                                      const RowStep& row_step, int stage) {
     pin(s);
+    if constexpr (Caps<Shape>) {
+      typename Base::Rows lse;
+      lse.load(shared_.lse_log2[stage]);
+      return Base::weigh(s, p, masked, row_step, lse);
+    }
     if (row_step.masked != 0) hide<Words>(as_unit(s), masked);
     if constexpr (Base::kInHalves) {
       Base::template exponentiate_half<0>(s, shared_.lse_log2[stage]);

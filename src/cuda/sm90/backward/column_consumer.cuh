@@ -152,22 +152,22 @@ class ColumnConsumer {
     if constexpr (!kFirst) add_kept_tile(grad_q);
     wgmma_wait<0>();
     pin(s);
-    change(s, kStage);
-    if (row_step.masked != 0) hide<Words>(as_unit(s), masked);
-    exponentiate(as_unit(s), arguments_.product_log2, lse);
-    pack<T>(as_unit(p), as_unit(s));
+    if constexpr (Caps<Shape>) {
+      weigh(s, p, masked, row_step, lse);
+    } else {
+      change(s, kStage);
+      if (row_step.masked != 0) hide<Words>(as_unit(s), masked);
+      exponentiate(as_unit(s), arguments_.product_log2, lse);
+      pack<T>(as_unit(p), as_unit(s));
+    }
     barrier_wait(&shared_.grad_o_full[kStage], phases_.of(kStage));
     wgmma_fence();
     multiply_rows(grad_p, shared_.v, shared_.grad_o[kStage]);
     multiply_scores(grad_v, p, shared_.grad_o[kStage]);
-    if constexpr (!Caps<Shape>) dots.load(shared_.dot[kStage]);
+    dots.load(shared_.dot[kStage]);
     wgmma_wait<1>();
     pin(grad_p);
-    if constexpr (Caps<Shape>)
-      differentiate_capped(as_unit(grad_p), as_unit(s), shared_.dot[kStage], shared_.lse_log2[kStage],
-                           arguments_.softcap.per_scale);
-    else
-      differentiate(as_unit(grad_p), as_unit(s), dots);
+    differentiate(as_unit(grad_p), as_unit(s), dots);
     pack<T>(as_unit(grad_s), as_unit(grad_p));
     if constexpr (!kFirst) multiply_tile<1 - kStage>(grad_q);
     wgmma_fence();
@@ -258,15 +258,17 @@ class ColumnConsumer {
     find_dropped(dropped, row_step, kStage, phases_.of(kStage));
     wgmma_wait<1>();
     pin(s);
-    change(s, kStage);
-    if (row_step.masked != 0) hide<Words>(as_unit(s), masked);
+    if constexpr (!Caps<Shape>) {
+      change(s, kStage);
+      if (row_step.masked != 0) hide<Words>(as_unit(s), masked);
+    }
     if constexpr (kInHalves) {
       exponentiate_half<0>(s, shared_.lse_log2[kStage]);
       barrier_wait(&shared_.q_full[kStage], phases_.of(kStage));
       exponentiate_half<1>(s, shared_.lse_log2[kStage]);
     } else {
       lse.load(shared_.lse_log2[kStage]);
-      exponentiate(as_unit(s), arguments_.product_log2, lse);
+      if constexpr (!Caps<Shape>) exponentiate(as_unit(s), arguments_.product_log2, lse);
     }
     pin(s);
     // This wait passes at once; its branch keeps the compiler from moving the exponentials past the wait for the
@@ -274,12 +276,14 @@ class ColumnConsumer {
     barrier_wait(&shared_.grad_o_full[kStage], phases_.of(kStage));
     wgmma_wait<0>();
     pin(grad_p);
-    if constexpr (kInHalves) {
+    if constexpr (Caps<Shape>) {
+      weigh_and_differentiate(s, grad_p, p, grad_s, masked, row_step, kStage, kStage, phases_.of(kStage));
+    } else if constexpr (kInHalves) {
       differentiate_half<0>(p, grad_s, s, grad_p, dropped, shared_.dot[kStage]);
       barrier_wait(&shared_.grad_o_full[kStage], phases_.of(kStage));
       differentiate_half<1>(p, grad_s, s, grad_p, dropped, shared_.dot[kStage]);
     } else {
-      find_gradients(grad_p, s, shared_.dot[kStage], kStage, dropped);
+      find_gradients(grad_p, s, shared_.dot[kStage], dropped);
       if constexpr (Drops<Shape>) drop(as_unit(s), dropped);
       pack<T>(as_unit(p), as_unit(s));
       pack<T>(as_unit(grad_s), as_unit(grad_p));
@@ -339,9 +343,46 @@ class ColumnConsumer {
     }
   }
 
-  /// Caps or biases the scores of a stage's rows, ahead of hiding.
+  /// Caps scores, packs their probabilities, and leaves these times the derivatives of the cap.
+  __device__ __forceinline__ void weigh(float (&s)[kScores], std::uint32_t (&p)[kSteps][4],
+                                        const std::uint32_t (&masked)[Words::kWords], const RowStep& step,
+                                        const Rows& lse) const {
+    const auto keep = [&](int, int eight, int pair, float a, float b) {
+      p[eight / 2][eight % 2 * 2 + pair] = pack<T>(a, b);
+    };
+    if (step.masked != 0)
+      weigh_capped<true, Words>(as_unit(s), masked, arguments_.softcap.to_exponent, arguments_.product_log2, lse, keep);
+    else
+      weigh_capped<false, Words>(as_unit(s), masked, arguments_.softcap.to_exponent, arguments_.product_log2, lse,
+                                 keep);
+  }
+
+  /// Does so where the gradients of the probabilities are there too, and packs those of the scores. `gradient`: the
+  /// stage of the output's gradient, `phase` its barrier's, which has passed.
+  __device__ __forceinline__ void weigh_and_differentiate(const float (&s)[kScores], const float (&grad_p)[kScores],
+                                                          std::uint32_t (&p)[kSteps][4],
+                                                          std::uint32_t (&grad_s)[kSteps][4],
+                                                          const std::uint32_t (&masked)[Words::kWords],
+                                                          const RowStep& step, int stage, int gradient,
+                                                          std::uint32_t phase) const {
+    const auto keep = [&](int, int eight, int pair, float a, float b) {
+      p[eight / 2][eight % 2 * 2 + pair] = pack<T>(a, b);
+    };
+    const auto pause = [&] { barrier_wait(&shared_.grad_o_full[gradient], phase); };
+    const auto run = [&]<bool kHides>() {
+      weigh_and_differentiate_capped<T, kHides, Words>(as_unit(s), as_unit(grad_p), as_unit(grad_s), masked,
+                                                       arguments_.softcap.to_exponent, arguments_.product_log2,
+                                                       StoredTransposedRowNumbers{shared_.lse_log2[stage]},
+                                                       StoredTransposedRowNumbers{shared_.dot[gradient]}, keep, pause);
+    };
+    if (step.masked != 0)
+      run.template operator()<true>();
+    else
+      run.template operator()<false>();
+  }
+
+  /// Biases the scores of a stage's rows, ahead of hiding.
   __device__ __forceinline__ void change(float (&s)[kScores], int stage) const {
-    if constexpr (Caps<Shape>) cap(as_unit(s), arguments_.softcap);
     if constexpr (Biases<Shape>) {
       const ColumnWork& work = shared_.work[work_.slot];
       const float origin = key_position(arguments_.alibi, work.batch, work.keys.first);
@@ -382,21 +423,16 @@ class ColumnConsumer {
     barrier_wait(&shared_.q_full[stage], phase);
   }
 
-  /// Turns gradients of probabilities into gradients of scores. `dots`: of the tile's rows; `stage`: that of its
-  /// scores.
+  /// Turns gradients of probabilities into gradients of scores. `dots`: of the tile's rows.
   __device__ __forceinline__ void find_gradients(float (&grad_p)[kScores], const float (&p)[kScores], const float* dots,
-                                                 int stage, const Dropped& dropped) const {
-    if constexpr (Caps<Shape>) {
-      differentiate_capped(as_unit(grad_p), as_unit(p), dots, shared_.lse_log2[stage], arguments_.softcap.per_scale);
+                                                 const Dropped& dropped) const {
+    Rows of_rows;
+    of_rows.load(dots);
+    if constexpr (Drops<Shape>) {
+      drop(as_unit(grad_p), dropped);
+      differentiate(as_unit(grad_p), as_unit(p), of_rows, arguments_.dropout.scale);
     } else {
-      Rows of_rows;
-      of_rows.load(dots);
-      if constexpr (Drops<Shape>) {
-        drop(as_unit(grad_p), dropped);
-        differentiate(as_unit(grad_p), as_unit(p), of_rows, arguments_.dropout.scale);
-      } else {
-        differentiate(as_unit(grad_p), as_unit(p), of_rows);
-      }
+      differentiate(as_unit(grad_p), as_unit(p), of_rows);
     }
   }
 

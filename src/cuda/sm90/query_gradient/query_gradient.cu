@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <type_traits>
 
-#include "cuda/common/instances.h"
 #include "cuda/common/launch.cuh"
 #include "cuda/runtime/device.h"
+#include "cuda/sm90/instances.h"
 #include "cuda/sm90/instructions/tensor_map.h"
 #include "cuda/sm90/query_gradient/query_gradient.h"
 #include "cuda/sm90/query_gradient/query_gradient_kernel.cuh"
@@ -35,15 +36,14 @@ auto with_shape(int head_dim, const Body& body) {
 struct WithShape {
   const BackwardTensors& tensors;
   QueryGradientArguments arguments;
-  bool drops;
+  const Problem& problem;
   cudaStream_t stream;
 
   template <class Shape>
   void operator()(Shape) const {
-    if (drops)
-      launch_shape<Dropping<Shape>>();
-    else
-      launch_shape<Shape>();
+    using Kernels = std::conditional_t<kIsCommon<Shape>, Instances<Shape, Dropping<Shape>, Capping<Shape>>,
+                                       Instances<Shape, Dropping<Shape>>>;
+    Kernels::with_one_for(problem, [&](auto name) { launch_shape<typename decltype(name)::Shape>(); });
   }
 
   template <class Shape>
@@ -82,7 +82,7 @@ void launch_query_gradient(const Plan& plan, const BackwardTensors& tensors, con
   arguments.grad_q_row = grad_q.strides[1];
   arguments.grad_q_head = grad_q.strides[2];
   arguments.head_dim = static_cast<int>(problem.head_dim);
-  const WithShape run{tensors, arguments, has_dropout(problem), static_cast<cudaStream_t>(execution.stream)};
+  const WithShape run{tensors, arguments, problem, static_cast<cudaStream_t>(execution.stream)};
   if (problem.dtype == DType::bf16)
     with_shape<__nv_bfloat16, kForm>(head_dim, run);
   else

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cuda/common/store_rows.cuh"
+#include "cuda/scores/softcap.cuh"
 #include "cuda/sm90/query_gradient/query_gradient_shape.cuh"
 #include "cuda/sm90/rows/row_consumer.cuh"
 
@@ -82,10 +83,17 @@ class QueryGradientConsumer : RowConsumer<Shape> {
     Base::find_dropped(dropped, arguments_.score.dropout);
     wgmma_wait<1>();
     pin(s);
+    std::uint32_t bits[RowWords::kWords];
+    if constexpr (Caps<Shape>) {
+      if (masked) {
+        Base::take_bits(bits);
+        return finish_capped_tile<true>(grad_s, s, grad_p, bits);
+      }
+      return finish_capped_tile<false>(grad_s, s, grad_p, bits);
+    }
     if (masked) {
-      std::uint32_t masked_scores[RowWords::kWords];
-      Base::take_bits(masked_scores);
-      hide<RowWords>(as_unit(s), masked_scores);
+      Base::take_bits(bits);
+      hide<RowWords>(as_unit(s), bits);
     }
     exponentiate(as_unit(s), arguments_.score.scale_log2, lse_log2_);
     finish_tile(grad_s, s, grad_p, dropped);
@@ -114,6 +122,7 @@ class QueryGradientConsumer : RowConsumer<Shape> {
     if constexpr (!Shape::kSharesRegisters) finish_sum<2>(grad_q, before);
     wgmma_wait<1>();
     pin(s);
+    if constexpr (Caps<Shape>) return finish_capped_tile<kMasked>(grad_s, s, grad_p, masked);
     if constexpr (kMasked) hide<RowWords>(as_unit(s), masked);
     exponentiate(as_unit(s), arguments_.score.scale_log2, lse_log2_);
     finish_tile(grad_s, s, grad_p, dropped);
@@ -134,10 +143,7 @@ class QueryGradientConsumer : RowConsumer<Shape> {
     // This wait passes at once; its branch keeps the compiler from moving the exponentials past the wait for the
     // product.
     barrier_wait(&shared_.v_full[values_.slot], values_.phase);
-    wgmma_wait<0>();
-    pin(grad_p);
-    release(&shared_.v_empty[values_.slot]);
-    values_.advance();
+    await_values(grad_p);
     if constexpr (Drops<Shape>) {
       drop(as_unit(grad_p), dropped);
       differentiate(as_unit(grad_p), as_unit(p), dot_, arguments_.score.dropout.scale);
@@ -145,6 +151,25 @@ class QueryGradientConsumer : RowConsumer<Shape> {
       differentiate(as_unit(grad_p), as_unit(p), dot_);
     }
     pack<T>(as_unit(grad_s), as_unit(grad_p));
+  }
+
+  __device__ __forceinline__ void await_values(float (&grad_p)[kScores]) {
+    wgmma_wait<0>();
+    pin(grad_p);
+    release(&shared_.v_empty[values_.slot]);
+    values_.advance();
+  }
+
+  /// The same for products whose scores are still to be capped: registers hold either these or probabilities.
+  template <bool kMasked>
+  __device__ __forceinline__ void finish_capped_tile(std::uint32_t (&grad_s)[kSteps][4], const float (&s)[kScores],
+                                                     float (&grad_p)[kScores],
+                                                     const std::uint32_t (&masked)[RowWords::kWords]) {
+    await_values(grad_p);
+    weigh_and_differentiate_capped<T, kMasked, RowWords>(
+        as_unit(s), as_unit(grad_p), as_unit(grad_s), masked, arguments_.score.to_exponent, arguments_.score.scale_log2,
+        lse_log2_, dot_, [](int, int, int, float, float) {},
+        [&] { barrier_wait(&shared_.k_full[keys_.slot], keys_.phase); });
   }
 
   /// s = q kᵀ

@@ -3,6 +3,7 @@
 
 #include "cuda/views/rows.h"
 #include "cuda/views/tensors.h"
+#include "flashmask/mask_shape.h"
 
 namespace flashmask::cuda::sm90 {
 
