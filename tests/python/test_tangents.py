@@ -54,7 +54,7 @@ def test_every_mask_has_the_tangents_of_the_formula(name, dtype):
 
 
 def change_of(score, softcap=None, bias=None, sinks=None):
-    """The same change of scores for flashmask and for the formula."""
+    """Returns what flashmask and what the formula are given for one change of scores."""
     return {"score": score, "sinks": sinks}, {"softcap": softcap, "bias": bias, "sinks": sinks}
 
 

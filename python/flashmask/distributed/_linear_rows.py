@@ -88,15 +88,15 @@ class _Chains(NamedTuple):
     spans: Flags
     """Whether each rank's tokens all lie in one document that both comes and goes on, or there are none."""
     mask: Mask | None = None
-    """That of this rank's tokens; None where it holds none."""
+    """The mask of this rank's tokens; None where it holds none."""
     firsts: Tensor | None = None
-    """Of each batch entry that comes, the place of its first node among the nodes of this rank's tokens."""
+    """The place of the first node of each batch entry that comes, among the nodes of this rank's tokens."""
     nodes: int = 0
     """How many these nodes are."""
     tail: int = 0
     """The first of this rank's tokens that lies in a document which goes on, in any batch entry."""
     tail_mask: Mask | None = None
-    """That of the tokens from `tail` on."""
+    """The mask of the tokens from `tail` on."""
     lasts: Tensor | None = None
     """For each batch entry, the place of its last node among the nodes of these."""
 

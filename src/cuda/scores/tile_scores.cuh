@@ -62,7 +62,7 @@ struct TransposedRowNumbers {
   }
 };
 
-/// The same, read from shared memory at each use.
+/// One number per query row, for transposed scores, read from shared memory at each use.
 struct StoredTransposedRowNumbers {
   const float* rows;
 

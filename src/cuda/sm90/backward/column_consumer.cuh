@@ -243,7 +243,6 @@ class ColumnConsumer {
   __device__ __forceinline__ void step(float (&grad_k)[kGradients], float (&grad_v)[kGradients]) {
     float s[kScores], grad_p[kScores];
     std::uint32_t p[kSteps][4], grad_s[kSteps][4];
-    Rows lse;
     barrier_wait(&shared_.q_full[kStage], phases_.of(kStage));
     const RowStep row_step = shared_.steps[kStage];
     wgmma_fence();
@@ -266,9 +265,10 @@ class ColumnConsumer {
       exponentiate_half<0>(s, shared_.lse_log2[kStage]);
       barrier_wait(&shared_.q_full[kStage], phases_.of(kStage));
       exponentiate_half<1>(s, shared_.lse_log2[kStage]);
-    } else {
+    } else if constexpr (!Caps<Shape>) {
+      Rows lse;
       lse.load(shared_.lse_log2[kStage]);
-      if constexpr (!Caps<Shape>) exponentiate(as_unit(s), arguments_.product_log2, lse);
+      exponentiate(as_unit(s), arguments_.product_log2, lse);
     }
     pin(s);
     // This wait passes at once; its branch keeps the compiler from moving the exponentials past the wait for the

@@ -160,7 +160,7 @@ class QueryGradientConsumer : RowConsumer<Shape> {
     values_.advance();
   }
 
-  /// The same for products whose scores are still to be capped: registers hold either these or probabilities.
+  /// Finishes a tile whose scores are still to be capped, since registers hold either products or probabilities.
   template <bool kMasked>
   __device__ __forceinline__ void finish_capped_tile(std::uint32_t (&grad_s)[kSteps][4], const float (&s)[kScores],
                                                      float (&grad_p)[kScores],

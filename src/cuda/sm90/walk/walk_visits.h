@@ -26,8 +26,8 @@ struct VisitList {
 /// The visits of a plan, in memory of the host.
 struct WalkVisits {
   VisitList forward, reverse;  ///< of o; of ∂k and ∂v, from last to first
-  /// Of ∂q, and of o with one slice, which finds divisors; empty where gradients have one slice: ∂q takes the
-  /// forward's.
+  /// Visits of ∂q, and of the walk that finds divisors, which has one slice of o; empty where gradients have one slice:
+  /// ∂q takes the forward's.
   VisitList queries, rows;
   std::vector<WalkVisit> steps;  ///< of the plan, of head 0, by their numbers
   std::vector<std::int64_t> padding;
