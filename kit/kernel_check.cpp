@@ -16,6 +16,7 @@
 #include "kit/linear_check.h"
 #include "kit/naive_attention.h"
 #include "kit/placed_attention.h"
+#include "kit/reference_numbers.h"
 
 namespace flashmask::check {
 namespace {
@@ -167,24 +168,10 @@ class Expected {
         with_sums_(!request.invariant) {
     const DropoutState& state = request.dropout_state;
     execution_.dropout = state;
-    const std::vector<double> q = tensors_.q.values(), k = tensors_.k.values(), v = tensors_.v.values();
     const std::vector<double> grad_o = tensors_.grad_o.values();
     const std::vector<double> grad_lse = with_grad_lse_ ? tensors_.grad_lse.values() : std::vector<double>();
-    const std::vector<double> dropout = dropout_factors(problem, state);
-    const std::vector<double> sinks = tensors_.sinks ? tensors_.sinks->values() : std::vector<double>();
-    const AlibiNumbers alibi(tensors_);
-    const BiasNumbers bias(tensors_);
-    const reference::Inputs inputs{q,
-                                   k,
-                                   v,
-                                   dropout,
-                                   sinks,
-                                   alibi.slopes,
-                                   alibi.query_positions,
-                                   alibi.key_positions,
-                                   bias.values,
-                                   bias.shape,
-                                   tensors_.bias_origin};
+    const ReferenceNumbers numbers(tensors_, dropout_factors(problem, state));
+    const reference::Inputs inputs = numbers.inputs();
     outputs_ = reference::forward(problem, one.mask, inputs);
     gradients_ = reference::backward(problem, one.mask, inputs, grad_o, grad_lse);
     naive_ = naive::attend(problem, one.mask, inputs, grad_o, grad_lse);

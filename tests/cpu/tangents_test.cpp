@@ -15,6 +15,7 @@
 #include "kernels.h"
 #include "kit/corpus.h"
 #include "kit/random_numbers.h"
+#include "kit/reference_numbers.h"
 
 namespace flashmask {
 namespace {
@@ -60,22 +61,8 @@ class Tangents {
   }
 
   reference::Tangents expected(const Mask& mask) const {
-    const std::vector<double> q = tensors.q.values(), k = tensors.k.values(), v = tensors.v.values();
-    const std::vector<double> dropout = dropout_factors(problem_, kDropoutState);
-    const std::vector<double> sinks = tensors.sinks ? tensors.sinks->values() : std::vector<double>();
-    const check::AlibiNumbers alibi(tensors);
-    const check::BiasNumbers bias(tensors);
-    const reference::Inputs inputs{q,
-                                   k,
-                                   v,
-                                   dropout,
-                                   sinks,
-                                   alibi.slopes,
-                                   alibi.query_positions,
-                                   alibi.key_positions,
-                                   bias.values,
-                                   bias.shape,
-                                   tensors.bias_origin};
+    const check::ReferenceNumbers numbers(tensors, dropout_factors(problem_, kDropoutState));
+    const reference::Inputs inputs = numbers.inputs();
     return reference::forward_tangents(problem_, mask, inputs, of_q.values(), of_k.values(), of_v.values());
   }
 

@@ -19,6 +19,7 @@
 #include "kit/error_bound.h"
 #include "kit/host_tensor.h"
 #include "kit/naive_attention.h"
+#include "kit/reference_numbers.h"
 
 /// Calls of a backward on the emulator, and what is right.
 namespace flashmask::cuda::sm80 {
@@ -51,23 +52,10 @@ struct Call {
         mask(with.mask, with.form),
         mask_lists(with.mask.shape().batch * with.mask.shape().heads) {
     if (!with.bias_shape.empty()) choose_bias(with.bias_shape);
-    const std::vector<double> q = tensors.q.values(), k = tensors.k.values(), v = tensors.v.values();
     const std::vector<double> grad_o = tensors.grad_o.values(), grad_lse = tensors.grad_lse.values();
     if (with.part) place = emulator::some_dropout_place(problem, kHeadDim % 96 == 0 ? 384 : 128);
-    const std::vector<double> dropout = dropout_factors(problem, emulator::kDropoutState, place);
-    const check::AlibiNumbers alibi(tensors);
-    const check::BiasNumbers bias(tensors);
-    const reference::Inputs inputs{q,
-                                   k,
-                                   v,
-                                   dropout,
-                                   {},
-                                   alibi.slopes,
-                                   alibi.query_positions,
-                                   alibi.key_positions,
-                                   bias.values,
-                                   bias.shape,
-                                   tensors.bias_origin};
+    const check::ReferenceNumbers numbers(tensors, dropout_factors(problem, emulator::kDropoutState, place));
+    const reference::Inputs inputs = numbers.inputs();
     const reference::Outputs outputs = reference::forward(problem, with.mask, inputs);
     fill(tensors.o, outputs.o);
     fill(tensors.lse, outputs.lse);

@@ -13,6 +13,7 @@
 #include "kit/error_bound.h"
 #include "kit/host_tensor.h"
 #include "kit/naive_attention.h"
+#include "kit/reference_numbers.h"
 
 /// Calls of a forward on the emulator, held against the reference.
 namespace flashmask::cuda::sm80 {
@@ -57,32 +58,40 @@ struct How {
   int blocks = 0;                            // that take items until there are none left; 0: one an item
 };
 
-template <class Shape>
-void attend(const Mask& mask, const Problem& problem, AttentionTensors& tensors, const How& how) {
+/// Prepares a call of a kernel of row tiles in the host's memory, and calls body(row arguments, tensors, mask).
+template <class Shape, class Body>
+void with_rows(const Mask& mask, const Problem& problem, AttentionTensors& tensors, const How& how, const Body& body) {
   tensors.clear_outputs();
   const HostMask host_mask(mask, how.form);
   const HostMap map(mask, {Shape::kRows, Shape::kColumns}, MapSide::rows, how.visit,
                     static_cast<int>(problem.query_heads));
   ForwardTensors given = tensors.forward();
   if (KeepsMaxScores<Shape>) given.max_scores = tensors.max_scores.view();
-  RowArguments rows = emulator::row_arguments(
-      problem, host_mask, map, emulator::score_arguments(problem, how.place, given.sinks, given.alibi, given.bias));
-  int next_item = 0;
-  if (how.blocks != 0) rows.next_item = &next_item;
-  const ForwardArguments arguments = forward_arguments(rows, given);
-  emulator::Launch launch{.blocks = static_cast<unsigned>(how.blocks != 0 ? how.blocks : rows.items),
-                          .threads = Shape::kThreads,
-                          .shared_bytes = sizeof(typename ForwardOf<Shape>::Memory),
-                          .copies = how.copies};
-  if (how.form == MaskForm::intervals) {
-    launch.readable = {emulator::range_of(given.q), emulator::range_of(given.k), emulator::range_of(given.v)};
-    const auto bytes = static_cast<std::size_t>(mask.shape().batch * mask.shape().heads * mask.shape().columns) * 4;
-    for (const std::int32_t* ends : host_mask.view().intervals) {
-      const auto* begin = reinterpret_cast<const std::byte*>(ends);
-      launch.readable.push_back({begin, begin + bytes});
+  body(emulator::row_arguments(problem, host_mask, map,
+                               emulator::score_arguments(problem, how.place, given.sinks, given.alibi, given.bias)),
+       given, host_mask);
+}
+
+template <class Shape>
+void attend(const Mask& mask, const Problem& problem, AttentionTensors& tensors, const How& how) {
+  with_rows<Shape>(mask, problem, tensors, how, [&](RowArguments rows, const auto& given, const auto& host_mask) {
+    int next_item = 0;
+    if (how.blocks != 0) rows.next_item = &next_item;
+    const ForwardArguments arguments = forward_arguments(rows, given);
+    emulator::Launch launch{.blocks = static_cast<unsigned>(how.blocks != 0 ? how.blocks : rows.items),
+                            .threads = Shape::kThreads,
+                            .shared_bytes = sizeof(typename ForwardOf<Shape>::Memory),
+                            .copies = how.copies};
+    if (how.form == MaskForm::intervals) {
+      launch.readable = {emulator::range_of(given.q), emulator::range_of(given.k), emulator::range_of(given.v)};
+      const auto bytes = static_cast<std::size_t>(mask.shape().batch * mask.shape().heads * mask.shape().columns) * 4;
+      for (const std::int32_t* ends : host_mask.view().intervals) {
+        const auto* begin = reinterpret_cast<const std::byte*>(ends);
+        launch.readable.push_back({begin, begin + bytes});
+      }
     }
-  }
-  emulator::run(launch, [&] { ForwardOf<Shape>::run(arguments); });
+    emulator::run(launch, [&] { ForwardOf<Shape>::run(arguments); });
+  });
 }
 
 inline std::vector<double> results(const AttentionTensors& tensors) {
@@ -94,22 +103,8 @@ inline std::vector<double> results(const AttentionTensors& tensors) {
 
 inline void expect_accurate(const Mask& mask, const Problem& problem, const AttentionTensors& tensors,
                             std::span<const std::int32_t> place = {}, bool max_scores = false) {
-  const std::vector<double> q = tensors.q.values(), k = tensors.k.values(), v = tensors.v.values();
-  const std::vector<double> sinks = tensors.sinks ? tensors.sinks->values() : std::vector<double>();
-  const std::vector<double> dropout = dropout_factors(problem, emulator::kDropoutState, place);
-  const check::AlibiNumbers alibi(tensors);
-  const check::BiasNumbers bias(tensors);
-  const reference::Inputs inputs{q,
-                                 k,
-                                 v,
-                                 dropout,
-                                 sinks,
-                                 alibi.slopes,
-                                 alibi.query_positions,
-                                 alibi.key_positions,
-                                 bias.values,
-                                 bias.shape,
-                                 tensors.bias_origin};
+  const check::ReferenceNumbers numbers(tensors, dropout_factors(problem, emulator::kDropoutState, place));
+  const reference::Inputs inputs = numbers.inputs();
   const reference::Outputs expected = reference::forward(problem, mask, inputs);
   const auto naive = check::naive::attend(problem, mask, inputs, std::vector<double>(expected.o.size(), 0), {});
   check::ErrorBound bound(problem.dtype);

@@ -10,6 +10,7 @@
 
 // Shared memory has arrays of as many elements as a shape needs, also none.
 #pragma GCC diagnostic ignored "-Wpedantic"
+#include "cuda/sm90/backward/column_arguments.h"
 #include "cuda/sm90/backward/column_kernel.cuh"
 #include "cuda/sm90/instructions/tensor_map.h"
 #include "cuda/sm90/query_gradient/query_gradient_kernel.cuh"
@@ -22,22 +23,6 @@ using emulator::Copies;
 using emulator::HostMap;
 using sm80::Call;
 using sm80::Case;
-
-void set_outputs(ColumnArguments& arguments, const BackwardTensors& tensors) {
-  arguments.grad_q = tensors.grad_q.data;
-  arguments.grad_q_batch = tensors.grad_q.strides[0];
-  arguments.grad_q_row = tensors.grad_q.strides[1];
-  arguments.grad_q_head = tensors.grad_q.strides[2];
-  arguments.grad_k = tensors.grad_k.data;
-  arguments.grad_k_batch = tensors.grad_k.strides[0];
-  arguments.grad_k_row = tensors.grad_k.strides[1];
-  arguments.grad_k_head = tensors.grad_k.strides[2];
-  arguments.grad_v = tensors.grad_v.data;
-  arguments.grad_v_batch = tensors.grad_v.strides[0];
-  arguments.grad_v_row = tensors.grad_v.strides[1];
-  arguments.grad_v_head = tensors.grad_v.strides[2];
-  arguments.float32_gradients = tensors.grad_k.dtype == DType::f32;
-}
 
 /// One block, which takes all tiles: blocks of the emulator run one after another, and would wait for each other.
 template <class Shape, class Of>

@@ -8,6 +8,7 @@
 
 // Shared memory has arrays of as many elements as a shape needs, also none.
 #pragma GCC diagnostic ignored "-Wpedantic"
+#include "cuda/sm90/forward/forward_arguments.h"
 #include "cuda/sm90/forward/forward_consumer.cuh"
 #include "cuda/sm90/instructions/tensor_map.h"
 #include "cuda/sm90/rows/row_kernel.cuh"
@@ -18,53 +19,30 @@ namespace {
 
 using check::AttentionTensors;
 using emulator::Copies;
-using emulator::HostMap;
-using emulator::HostMask;
 using sm80::expect_accurate;
 using sm80::How;
 using sm80::problem_for;
 using sm80::results;
 using sm80::Size;
 
-ForwardArguments arguments_of(const RowArguments& rows, const Problem& problem, const ForwardTensors& tensors) {
-  ForwardArguments arguments{};
-  static_cast<RowArguments&>(arguments) = rows;
-  arguments.o = tensors.o.data;
-  arguments.lse = static_cast<float*>(tensors.lse.data);
-  arguments.o_batch = tensors.o.strides[0];
-  arguments.o_row = tensors.o.strides[1];
-  arguments.o_head = tensors.o.strides[2];
-  arguments.lse_batch = tensors.lse.strides[0];
-  arguments.lse_head = tensors.lse.strides[1];
-  arguments.value_dim = static_cast<int>(problem.value_dim);
-  arguments.softcap = softcap_arguments(problem);
-  arguments.max_scores = max_scores_view(tensors.max_scores);
-  return arguments;
-}
-
 template <class Shape>
 void attend(const Mask& mask, const Problem& problem, AttentionTensors& tensors, const How& how) {
-  tensors.clear_outputs();
-  const HostMask host_mask(mask, how.form);
-  const HostMap map(mask, {Shape::kRows, Shape::kColumns}, MapSide::rows, how.visit,
-                    static_cast<int>(problem.query_heads));
-  ForwardTensors given = tensors.forward();
-  if (KeepsMaxScores<Shape>) given.max_scores = tensors.max_scores.view();
-  RowArguments rows = emulator::row_arguments(
-      problem, host_mask, map, emulator::score_arguments(problem, how.place, given.sinks, given.alibi, given.bias));
-  int next_item = 0;
-  rows.next_item = &next_item;
-  const ForwardArguments arguments = arguments_of(rows, problem, given);
-  const CUtensorMap q = make_tensor_map("q", given.q, Shape::kRows), k = make_tensor_map("k", given.k, Shape::kColumns),
-                    v = make_tensor_map("v", given.v, Shape::kColumns),
-                    o = make_tensor_map("o", given.o, Shape::kRows / Shape::kConsumerWarps),
-                    o_row = make_tensor_map("o", given.o, 1);
-  const emulator::Launch launch{.blocks = static_cast<unsigned>(how.blocks != 0 ? how.blocks : 2),
-                                .threads = Shape::kThreads,
-                                .shared_bytes = sizeof(RowMemory<Shape>),
-                                .copies = how.copies};
-  emulator::run(launch, [&] {
-    run_roles<ForwardConsumer<Shape>, Shape>(arguments, {&q, &k, &v, nullptr, &o, &o_row});
+  sm80::with_rows<Shape>(mask, problem, tensors, how, [&](RowArguments rows, const auto& given, const auto&) {
+    int next_item = 0;
+    rows.next_item = &next_item;
+    const ForwardArguments arguments = forward_arguments(rows, problem, given);
+    const CUtensorMap q = make_tensor_map("q", given.q, Shape::kRows),
+                      k = make_tensor_map("k", given.k, Shape::kColumns),
+                      v = make_tensor_map("v", given.v, Shape::kColumns),
+                      o = make_tensor_map("o", given.o, Shape::kRows / Shape::kConsumerWarps),
+                      o_row = make_tensor_map("o", given.o, 1);
+    const emulator::Launch launch{.blocks = static_cast<unsigned>(how.blocks != 0 ? how.blocks : 2),
+                                  .threads = Shape::kThreads,
+                                  .shared_bytes = sizeof(RowMemory<Shape>),
+                                  .copies = how.copies};
+    emulator::run(launch, [&] {
+      run_roles<ForwardConsumer<Shape>, Shape>(arguments, {&q, &k, &v, nullptr, &o, &o_row});
+    });
   });
 }
 

@@ -12,7 +12,7 @@
 #include "cuda/common/views.h"
 #include "cuda/runtime/device.h"
 #include "cuda/sm90/architecture.h"
-#include "cuda/sm90/backward/column_shape.h"
+#include "cuda/sm90/backward/column_arguments.h"
 #include "cuda/sm90/fused/fused.h"
 #include "cuda/sm90/instances.h"
 #include "cuda/sm90/instructions/tensor_map.h"
@@ -44,23 +44,6 @@ void launch_fused_alone(const Plan& plan, const BackwardTensors& tensors, const 
 /// Bytes of L2 cache, of 50 to 60 MB, that the queries, the sums for their gradients and the gradients of the output
 /// may take for the heads that run side by side (sections.h).
 constexpr std::int64_t kColumnSectionBytes = std::int64_t{36} << 20;
-
-/// Sets where the gradients go.
-void set_outputs(ColumnArguments& arguments, const BackwardTensors& tensors) {
-  arguments.grad_q = tensors.grad_q.data;
-  arguments.grad_q_batch = tensors.grad_q.strides[0];
-  arguments.grad_q_row = tensors.grad_q.strides[1];
-  arguments.grad_q_head = tensors.grad_q.strides[2];
-  arguments.grad_k = tensors.grad_k.data;
-  arguments.grad_k_batch = tensors.grad_k.strides[0];
-  arguments.grad_k_row = tensors.grad_k.strides[1];
-  arguments.grad_k_head = tensors.grad_k.strides[2];
-  arguments.grad_v = tensors.grad_v.data;
-  arguments.grad_v_batch = tensors.grad_v.strides[0];
-  arguments.grad_v_row = tensors.grad_v.strides[1];
-  arguments.grad_v_head = tensors.grad_v.strides[2];
-  arguments.float32_gradients = tensors.grad_k.dtype == DType::f32;
-}
 
 template <class Shape>
 ColumnArguments column_arguments(const Plan& plan, const BackwardTensors& tensors, const BackwardWorkspace& workspace,

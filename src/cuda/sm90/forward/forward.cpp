@@ -9,7 +9,7 @@
 #include "cuda/common/views.h"
 #include "cuda/runtime/device.h"
 #include "cuda/sm90/architecture.h"
-#include "cuda/sm90/forward/forward_shape.h"
+#include "cuda/sm90/forward/forward_arguments.h"
 #include "cuda/sm90/instances.h"
 #include "cuda/sm90/instructions/tensor_map.h"
 #include "flashmask/error.h"
@@ -20,20 +20,8 @@ namespace {
 
 ForwardArguments arguments_of(const Plan& plan, const DeviceMap& map, const ForwardTensors& tensors,
                               const KernelExecution& execution, int* next_item) {
-  ForwardArguments arguments{};
-  static_cast<RowArguments&>(arguments) = row_arguments(
-      plan, map, score_arguments(plan.problem(), execution, tensors.sinks, tensors.alibi, tensors.bias), next_item);
-  arguments.o = tensors.o.data;
-  arguments.o_batch = tensors.o.strides[0];
-  arguments.o_row = tensors.o.strides[1];
-  arguments.o_head = tensors.o.strides[2];
-  arguments.lse = static_cast<float*>(tensors.lse.data);
-  arguments.lse_batch = tensors.lse.strides[0];
-  arguments.lse_head = tensors.lse.strides[1];
-  arguments.value_dim = static_cast<int>(plan.problem().value_dim);
-  arguments.softcap = softcap_arguments(plan.problem());
-  arguments.max_scores = max_scores_view(tensors.max_scores);
-  return arguments;
+  const ScoreArguments score = score_arguments(plan.problem(), execution, tensors.sinks, tensors.alibi, tensors.bias);
+  return forward_arguments(row_arguments(plan, map, score, next_item), plan.problem(), tensors);
 }
 
 template <class Shape>
