@@ -31,14 +31,12 @@ struct ShapeName {
   using Shape = Shape_;
 };
 
-/// Calls body(ShapeName<…>) with the instance of Shape that serves a problem.
+/// Calls body(ShapeName<…>) with the instance of Shape that serves a problem: calls with dropout share one, which also
+/// changes scores where a call asks for it.
 template <class Shape, class Body>
 auto with_instance(const Problem& problem, const Body& body) {
-  if (has_score_changes(problem)) {
-    if (has_dropout(problem)) return body(ShapeName<Changing<Dropping<Shape>>>());
-    return body(ShapeName<Changing<Shape>>());
-  }
-  if (has_dropout(problem)) return body(ShapeName<Dropping<Shape>>());
+  if (has_dropout(problem)) return body(ShapeName<Changing<Dropping<Shape>>>());
+  if (has_score_changes(problem)) return body(ShapeName<Changing<Shape>>());
   return body(ShapeName<Shape>());
 }
 

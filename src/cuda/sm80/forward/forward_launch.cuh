@@ -22,13 +22,12 @@ struct ForwardCode {
                                         : Shape::kTakesBias ? kInstanceFeatures
                                                             : kWithoutTensors;
   using Memory = ForwardMemory<Shape>;
-  /// max_scores: whether the call wants them. One kernel keeps those of plain scores; a second also changes scores and
-  /// drops probabilities, where a call asks for it.
+  /// max_scores: whether the call wants them. The kernel that drops probabilities writes them too where a call asks.
   static auto kernel([[maybe_unused]] const Problem& problem, bool max_scores) {
     if constexpr (kHasInstances) {
-      if (max_scores && !has_plain_scores(problem)) return forward_kernel<Maximizing<Changing<Dropping<Shape>>>>;
-      if (!max_scores)
-        return with_instance<Shape>(problem, [](auto name) { return forward_kernel<typename decltype(name)::Shape>; });
+      if (has_dropout(problem) || (max_scores && has_score_changes(problem)))
+        return forward_kernel<Maximizing<Changing<Dropping<Shape>>>>;
+      if (has_score_changes(problem)) return forward_kernel<Changing<Shape>>;
     }
     return max_scores ? forward_kernel<Maximizing<Shape>> : forward_kernel<Shape>;
   }
