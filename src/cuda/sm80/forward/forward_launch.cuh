@@ -10,6 +10,7 @@
 #include "cuda/sm80/architecture.h"
 #include "cuda/sm80/forward/forward.h"
 #include "cuda/sm80/forward/forward_kernel.cuh"
+#include "cuda/sm80/tangents/tangents.h"
 #include "plan/plan_choice.h"
 
 namespace flashmask::cuda::sm80 {
@@ -73,6 +74,8 @@ struct ForwardLauncher {
   using Shape = typename Code::Shape;
   static constexpr Features kFeatures = Code::kFeatures;
   static constexpr bool kCounts = false, kCombines = true, kReadsUnits = false;
+  static constexpr bool kTangents =
+      Shape::kRows == 128 && Shape::kColumns == 64 && Shape::kHeadDim <= 128 && Shape::kValueDim <= 128;
 
   static constexpr std::size_t room() { return shared_of_blocks(sizeof(typename Code::Memory), Shape::kBlocks); }
   static DeviceNeeds needs(const Architecture& architecture) {
@@ -81,6 +84,11 @@ struct ForwardLauncher {
   static void launch(const Plan& plan, const ForwardTensors& tensors, const KernelExecution& execution,
                      const DeviceMap& map, int* next_item, const TileChoice& choice) {
     launch_forward<Code>(plan, tensors, execution, map, next_item, choice);
+  }
+  static void launch_tangents(const Plan& plan, const TangentTensors& tensors, const KernelExecution& execution,
+                              const DeviceMap& map) {
+    constexpr int kDim = Shape::kHeadDim <= 64 && Shape::kValueDim <= 64 ? 64 : 128;
+    sm80::launch_tangents<typename Shape::Element, kDim>(plan, tensors, execution, map);
   }
 };
 
