@@ -173,18 +173,23 @@ TEST(EmulatedHopperBackward, HoldsTheBoundInPasses) {
                            WideValueColumns<A, intervals, 256>>(with);
 }
 
-TEST(EmulatedHopperBackward, CapsScoresInPasses) {
-  const auto expect = [](const Case& with) {
-    expect_right_by_passes<Capping<Rows64<A, intervals>>, Capping<CarriedColumns64<A, intervals>>>(with);
-    expect_right_by_passes<Capping<Rows128<A, intervals>>, Capping<CarriedColumns128<A, intervals>>>(with);
-    expect_right_by_passes<Capping<Rows256<A, intervals>>, Capping<WideKeyColumns<A, intervals, 256>>,
-                           Capping<WideValueColumns<A, intervals, 256>>>(with);
-  };
-  Case with{"full", masks::full(150, 200)};
-  with.change = scores::softcap(2);
-  expect(with);
-  with.name = "a window that some rows see nothing of", with.mask = masks::sliding_window(200, 150, 70);
-  expect(with);
+template <template <class> class Instance>
+void expect_right_by_passes_of(const Case& with) {
+  expect_right_by_passes<Instance<Rows64<A, intervals>>, Instance<CarriedColumns64<A, intervals>>>(with);
+  expect_right_by_passes<Instance<Rows128<A, intervals>>, Instance<CarriedColumns128<A, intervals>>>(with);
+  expect_right_by_passes<Instance<Rows256<A, intervals>>, Instance<WideKeyColumns<A, intervals, 256>>,
+                         Instance<WideValueColumns<A, intervals, 256>>>(with);
+}
+
+TEST(EmulatedHopperBackward, ChangesScoresInPasses) {
+  for (Case with : {Case{"full", masks::full(150, 200)},
+                    Case{"a window that some rows see nothing of", masks::sliding_window(200, 150, 70)},
+                    Case{.name = "keys a head", .mask = sm80::set_a_head(140), .kv_heads = 2}}) {
+    with.change = scores::softcap(2);
+    expect_right_by_passes_of<Capping>(with);
+    with.change = scores::alibi();
+    expect_right_by_passes_of<Biasing>(with);
+  }
 }
 
 }  // namespace

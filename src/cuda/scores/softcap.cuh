@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cuda/instructions/arithmetic.cuh"
+#include "cuda/scores/changed_weights.cuh"
 #include "cuda/scores/tile_scores.cuh"
 #include "cuda/views/scores.h"
 
@@ -55,77 +56,18 @@ __device__ __forceinline__ float slope_of_capped(float p, float without_bias, fl
   return fmaf(-y, y, 1);
 }
 
-/// A capped score's probability, and the derivative of the score by what was capped, 1 − y² for y = tanh(…).
-struct CappedWeight {
-  float p, slope;
+/// Weighs capped scores (changed_weights.cuh): y = tanh(…), whose derivative by what was capped is 1 − y².
+template <class Rows>
+struct CappedWeights {
+  const float &to_exponent, &scale_log2;
+  const Rows& lse_log2;
 
-  __device__ __forceinline__ CappedWeight(float product, float to_exponent, float scale_log2, float lse_log2) {
+  __device__ __forceinline__ ChangedWeight operator()(int unit, int eight, int i, float product) const {
     const float y = tanh_of_power(product * to_exponent);
-    p = exp2_approximate(fmaf(y, scale_log2, -lse_log2));
-    slope = fmaf(-y, y, 1);
+    return {exp2_approximate(fmaf(y, scale_log2, -lse_log2.at(unit, eight, i))), fmaf(-y, y, 1)};
   }
 };
-
-/// The backward's pass over a tile: turns products into probabilities times derivatives, one score after the other, so
-/// that neither capped scores nor derivatives are kept, and calls keep(unit, eight, pair, p, p) with the probabilities
-/// of each two that are packed together. kHides: whether scores whose bit is set in `hidden` are masked.
-template <bool kHides, class Layout, int kUnits, int kEights, int kWords, class Rows, class Keep>
-__device__ __forceinline__ void weigh_capped(float (&s)[kUnits][kEights][4], const std::uint32_t (&hidden)[kWords],
-                                             const float& to_exponent, const float& scale_log2, const Rows& lse_log2,
-                                             const Keep& keep) {
-#pragma unroll
-  for (int eight = 0; eight < kEights; ++eight)
-#pragma unroll
-    for (int unit = 0; unit < kUnits; ++unit)
-#pragma unroll
-      for (int pair = 0; pair < 2; ++pair) {
-        float p[2];
-#pragma unroll
-        for (int k = 0; k < 2; ++k) {
-          const int i = 2 * pair + k;
-          CappedWeight weight(s[unit][eight][i], to_exponent, scale_log2, lse_log2.at(unit, eight, i));
-          if constexpr (kHides) {
-            const auto [word, bit] = Layout::place(unit, eight, i);
-            if (hidden[word] & 1U << bit) weight.p = 0;
-          }
-          p[k] = weight.p;
-          s[unit][eight][i] = weight.p * weight.slope;
-        }
-        keep(unit, eight, pair, p[0], p[1]);
-      }
-}
-
-/// Does so with the gradients of the probabilities at hand: packs probabilities by keep(), and gradients of scores, two
-/// at a time, so that registers only become free. pause() is called now and then: a branch in it keeps the compiler
-/// from working on more scores at once.
-template <class T, bool kHides, class Layout, int kEights, int kSteps, int kWords, class Rows, class Keep, class Pause>
-__device__ __forceinline__ void weigh_and_differentiate_capped(
-    const float (&s)[1][kEights][4], const float (&grad)[1][kEights][4], std::uint32_t (&grad_s)[kSteps][1][4],
-    const std::uint32_t (&hidden)[kWords], const float& to_exponent, const float& scale_log2, const Rows& lse_log2,
-    const Rows& dots, const Keep& keep, const Pause& pause) {
-  constexpr int kAtOnce = 8;
-#pragma unroll
-  for (int eight = 0; eight < kEights; ++eight) {
-    if (eight > 0 && eight % kAtOnce == 0) pause();
-#pragma unroll
-    for (int pair = 0; pair < 2; ++pair) {
-      float p[2], d[2];
-#pragma unroll
-      for (int k = 0; k < 2; ++k) {
-        const int i = 2 * pair + k;
-        CappedWeight weight(s[0][eight][i], to_exponent, scale_log2, lse_log2.at(0, eight, i));
-        if constexpr (kHides) {
-          const auto [word, bit] = Layout::place(0, eight, i);
-          if (hidden[word] & 1U << bit) weight.p = 0;
-        }
-        weight.slope *= grad[0][eight][i] - dots.at(0, eight, i);
-        p[k] = weight.p;
-        d[k] = weight.p * weight.slope;
-      }
-      keep(0, eight, pair, p[0], p[1]);
-      grad_s[eight / 2][0][eight % 2 * 2 + pair] = pack<T>(d[0], d[1]);
-    }
-  }
-}
+template <class Rows>
+CappedWeights(const float&, const float&, const Rows&) -> CappedWeights<Rows>;
 
 }  // namespace flashmask::cuda

@@ -110,17 +110,17 @@ void run_columns(const Plan& plan, const BackwardTensors& tensors, const Backwar
                         static_cast<cudaStream_t>(execution.stream));
 }
 
-/// Whether a shape has instances that bias scores: those with sums, as the pass for the gradient of q has no registers
-/// for them.
+/// Whether a shape has an instance that adds a bias tensor: those with sums.
 template <class Shape>
-inline constexpr bool kHasBiasing = Shape::kSums&& kIsCommon<Shape>;
+inline constexpr bool kHasAdding = Shape::kSums&& kIsCommon<Shape>;
 
 /// A shape and its instances.
 template <class Shape>
 using InstancesOf =
-    std::conditional_t<kHasBiasing<Shape>,
+    std::conditional_t<kHasAdding<Shape>,
                        Instances<Shape, DroppingColumns<Shape>, Capping<Shape>, Biasing<Shape>, Adding<Shape>>,
-                       std::conditional_t<kIsCommon<Shape>, Instances<Shape, DroppingColumns<Shape>, Capping<Shape>>,
+                       std::conditional_t<kIsCommon<Shape>,
+                                          Instances<Shape, DroppingColumns<Shape>, Capping<Shape>, Biasing<Shape>>,
                                           Instances<Shape, DroppingColumns<Shape>>>>;
 
 /// A backward with a pass over key tiles. The gradient of q is summed in global memory, which blocks add to in any
@@ -162,7 +162,7 @@ struct ColumnSteps {
       (launch_pass<Passes>(plan, tensors, workspace, choice, execution, ++next_item), ...);
     }
     const DevicePlan& made = PlanAccess::device(plan);
-    if constexpr (kHasBiasing<Shape>)
+    if constexpr (kHasAdding<Shape>)
       launch_bias_gradient(plan, tensors, workspace, execution, made.map(kTile<Shape>, MapSide::columns));
     if constexpr (!Shape::kSums) {
       const DeviceMap& rows = made.map(query_gradient_tile(Shape::kHeadDim), MapSide::rows);

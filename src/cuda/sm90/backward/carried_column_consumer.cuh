@@ -133,6 +133,7 @@ class CarriedColumnConsumer : ColumnConsumer<Shape> {
       lse.load(shared_.lse_log2[stage]);
       return Base::weigh(s, p, masked, row_step, lse);
     }
+    Base::change(s, stage);
     if (row_step.masked != 0) hide<Words>(as_unit(s), masked);
     if constexpr (Base::kInHalves) {
       Base::template exponentiate_half<0>(s, shared_.lse_log2[stage]);

@@ -4,5 +4,6 @@
 namespace flashmask::cuda::sm90 {
 
 FLASHMASK_COMMON_COLUMNS(Biasing);
+FLASHMASK_COMMON_PASSES(Biasing);
 
 }  // namespace flashmask::cuda::sm90

@@ -350,11 +350,11 @@ class ColumnConsumer {
     const auto keep = [&](int, int eight, int pair, float a, float b) {
       p[eight / 2][eight % 2 * 2 + pair] = pack<T>(a, b);
     };
+    const CappedWeights weigh{arguments_.softcap.to_exponent, arguments_.product_log2, lse};
     if (step.masked != 0)
-      weigh_capped<true, Words>(as_unit(s), masked, arguments_.softcap.to_exponent, arguments_.product_log2, lse, keep);
+      weigh_changed<true, Words>(as_unit(s), masked, weigh, keep);
     else
-      weigh_capped<false, Words>(as_unit(s), masked, arguments_.softcap.to_exponent, arguments_.product_log2, lse,
-                                 keep);
+      weigh_changed<false, Words>(as_unit(s), masked, weigh, keep);
   }
 
   /// Does so where the gradients of the probabilities are there too, and packs those of the scores. `gradient`: the
@@ -369,11 +369,11 @@ class ColumnConsumer {
       p[eight / 2][eight % 2 * 2 + pair] = pack<T>(a, b);
     };
     const auto pause = [&] { barrier_wait(&shared_.grad_o_full[gradient], phase); };
+    const StoredTransposedRowNumbers lse{shared_.lse_log2[stage]}, dots{shared_.dot[gradient]};
+    const CappedWeights weigh{arguments_.softcap.to_exponent, arguments_.product_log2, lse};
     const auto run = [&]<bool kHides>() {
-      weigh_and_differentiate_capped<T, kHides, Words>(as_unit(s), as_unit(grad_p), as_unit(grad_s), masked,
-                                                       arguments_.softcap.to_exponent, arguments_.product_log2,
-                                                       StoredTransposedRowNumbers{shared_.lse_log2[stage]},
-                                                       StoredTransposedRowNumbers{shared_.dot[gradient]}, keep, pause);
+      weigh_and_differentiate_changed<T, kHides, Words>(as_unit(s), as_unit(grad_p), as_unit(grad_s), masked, weigh,
+                                                        dots, keep, pause);
     };
     if (step.masked != 0)
       run.template operator()<true>();

@@ -26,9 +26,11 @@ constexpr int kQuarterBytes = 64 * 32 * 4;
 
 __device__ __forceinline__ int Visits::place(int row_tile) const { return min(row_tile, row_tiles - 1); }
 
-/// What a shape's consumers read of the mask.
+/// What a shape's consumers read of the mask. The gradient of keys of 256 dims leaves room for ALiBi's marks or for the
+/// intervals of keys.
 template <class Shape>
-using MaskOf = ColumnMask<Shape::kForm, Shape::kRows, Shape::kColumns, Shape::kStages>;
+using MaskOf = ColumnMask<Shape::kForm, Shape::kRows, Shape::kColumns, Shape::kStages,
+                          !(Biases<Shape> && Shape::kOfKeys && Shape::kHeadDim == 256)>;
 
 /// A key tile and how many row tiles it visits, over all query heads; steps < 0: there are no more key tiles.
 struct ColumnWork {

@@ -33,31 +33,38 @@ struct ColumnWords {
 };
 
 /// Makes the words from a mask of intervals: when the list of the mask changes, a warp of consumers reads the intervals
-/// of its 16 keys into its part of shared memory. A tile needs no copies.
-template <int kRows, int kColumns>
+/// of its 16 keys into its part of shared memory. A tile needs no copies. kKeeps: false where shared memory has no room
+/// for the intervals; each tile that needs a mask then reads them anew.
+template <int kRows, int kColumns, bool kKeeps = true>
 class ColumnIntervals {
  public:
   using Words = ColumnWords<kRows>;
   static constexpr int kCopiedBytes = 0;
   struct alignas(16) Memory {
-    int4 keys[kColumns];
+    int4 keys[kKeeps ? kColumns : 1];
   };
 
   static __device__ __forceinline__ void copy(Memory&, const MaskView&, const MaskedTile&, std::uint64_t*) {}
 
   /// `own_keys`: the first of the warp's 16 keys, counted from the tile's first.
   __device__ __forceinline__ ColumnIntervals(Memory& memory, const MaskView& mask, int own_keys)
-      : mask_(mask), keys_(memory.keys + own_keys), own_keys_(own_keys) {}
+      : mask_(mask), keys_(memory.keys + (kKeeps ? own_keys : 0)), own_keys_(own_keys) {}
 
   /// Called when the key tile changes, with the list of its first tile of rows.
   __device__ __forceinline__ void begin_keys(int list, int first_key) {
+    if constexpr (!kKeeps) return;
     read_keys(list, first_key + own_keys_);
     list_ = list;
   }
 
   __device__ __forceinline__ void load(std::uint32_t (&words)[Words::kWords], const MaskedTile& tile) {
-    if (tile.list != list_) begin_keys(tile.list, tile.first_key);
-    find_words(words, keys_, tile.first_row);
+    if constexpr (kKeeps) {
+      if (tile.list != list_) begin_keys(tile.list, tile.first_key);
+      find_words(words, keys_, tile.first_row);
+    } else {
+      const int key = tile.first_key + own_keys_ + lane_index() / 4;
+      find_words(words, ends_of(tile.list, key), ends_of(tile.list, key + 8), tile.first_row);
+    }
   }
 
   /// The intervals of all keys of a tile; one warp reads them for all.
@@ -87,9 +94,16 @@ class ColumnIntervals {
  private:
   static __device__ __forceinline__ void find_words(std::uint32_t (&words)[Words::kWords], const int4* keys,
                                                     int first_row) {
-    const int lane = lane_index(), first = lane % 4 * 2;
-    const std::uint32_t low = bits(keys[lane / 4], first_row, first);
-    const std::uint32_t high = bits(keys[lane / 4 + 8], first_row, first);
+    const int lane = lane_index();
+    find_words(words, keys[lane / 4], keys[lane / 4 + 8], first_row);
+  }
+
+  /// Makes the words from the intervals of the thread's two keys.
+  static __device__ __forceinline__ void find_words(std::uint32_t (&words)[Words::kWords], const int4& of_first,
+                                                    const int4& of_second, int first_row) {
+    const int first = lane_index() % 4 * 2;
+    const std::uint32_t low = bits(of_first, first_row, first);
+    const std::uint32_t high = bits(of_second, first_row, first);
     if constexpr (kRows == 64) {
       words[0] = low | high << 16;
     } else {
@@ -109,6 +123,12 @@ class ColumnIntervals {
     __syncwarp();
     reinterpret_cast<int2*>(keys_ + lane % 16)[second] = {begin, end};
     __syncwarp();
+  }
+
+  __device__ __forceinline__ int4 ends_of(int list, int key) const {
+    std::int32_t ends[4];
+    load_intervals(mask_, list, key, ends);
+    return {ends[0], ends[1], ends[2], ends[3]};
   }
 
   static __device__ __forceinline__ std::uint32_t bits(const int4& ends, int first_row, int first) {

@@ -100,8 +100,8 @@ class ColumnBits {
   int own_keys_;
 };
 
-template <MaskForm kForm, int kRows, int kColumns, int kStages>
-using ColumnMask = std::conditional_t<kForm == MaskForm::intervals, ColumnIntervals<kRows, kColumns>,
+template <MaskForm kForm, int kRows, int kColumns, int kStages, bool kKeepsIntervals = true>
+using ColumnMask = std::conditional_t<kForm == MaskForm::intervals, ColumnIntervals<kRows, kColumns, kKeepsIntervals>,
                                       ColumnBits<kRows, kColumns, kStages>>;
 
 }  // namespace flashmask::cuda::sm90

@@ -3,6 +3,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include "cuda/scores/changed_weights.cuh"
 #include "cuda/scores/tile_scores.cuh"
 #include "cuda/views/scores.h"
 
@@ -41,5 +42,22 @@ __device__ __forceinline__ void bias_by_distance(float (&s)[kUnits][kEights][4],
         s[unit][eight][i] -= fabsf(lines.at(unit, eight, i) - (i % 2 == 0 ? marks.x : marks.y));
   }
 }
+
+/// Weighs scores that lose the distances of marks (changed_weights.cuh).
+template <class Lines, class Rows>
+struct DistancedWeights {
+  const Lines& lines;   // marks of the lane's lines
+  const float* places;  // marks of a unit's places, in shared memory
+  const float& scale_log2;
+  const Rows& lse_log2;
+
+  __device__ __forceinline__ ChangedWeight operator()(int unit, int eight, int i, float product) const {
+    const float2 marks = reinterpret_cast<const float2*>(places)[4 * eight + lane_index() % 4];
+    product -= fabsf(lines.at(unit, eight, i) - (i % 2 == 0 ? marks.x : marks.y));
+    return {exp2_approximate(fmaf(product, scale_log2, -lse_log2.at(unit, eight, i))), 1};
+  }
+};
+template <class Lines, class Rows>
+DistancedWeights(const Lines&, const float*, const float&, const Rows&) -> DistancedWeights<Lines, Rows>;
 
 }  // namespace flashmask::cuda::sm90

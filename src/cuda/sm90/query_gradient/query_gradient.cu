@@ -41,8 +41,9 @@ struct WithShape {
 
   template <class Shape>
   void operator()(Shape) const {
-    using Kernels = std::conditional_t<kIsCommon<Shape>, Instances<Shape, Dropping<Shape>, Capping<Shape>>,
-                                       Instances<Shape, Dropping<Shape>>>;
+    using Kernels =
+        std::conditional_t<kIsCommon<Shape>, Instances<Shape, Dropping<Shape>, Capping<Shape>, Biasing<Shape>>,
+                           Instances<Shape, Dropping<Shape>>>;
     Kernels::with_one_for(problem, [&](auto name) { launch_shape<typename decltype(name)::Shape>(); });
   }
 
@@ -73,7 +74,8 @@ void launch_query_gradient(const Plan& plan, const BackwardTensors& tensors, con
                            const KernelExecution& execution, int* next_item) {
   const Problem& problem = plan.problem();
   const TensorView& grad_q = tensors.grad_q;
-  QueryGradientArguments arguments{row_arguments(plan, map, score_arguments(problem, execution), next_item)};
+  const ScoreArguments score = score_arguments(problem, execution, {}, tensors.alibi);
+  QueryGradientArguments arguments{row_arguments(plan, map, score, next_item)};
   if (arguments.items == 0) return;
   arguments.choice = choice;
   arguments.statistics = workspace.rows;

@@ -17,6 +17,7 @@ class QueryGradientConsumer : RowConsumer<Shape> {
       Base::release;
   using typename Base::T, typename Base::Dropped;
   static constexpr int kGradients = Shape::kHeadDim / 2;
+  static constexpr bool kChanges = Caps<Shape> || Biases<Shape>;
 
  public:
   __device__ __forceinline__ QueryGradientConsumer(RowMemory<Shape>& shared, const QueryGradientArguments& arguments,
@@ -28,6 +29,7 @@ class QueryGradientConsumer : RowConsumer<Shape> {
     for (Work work = take_work(shared_, work_); work.exists(); work = take_work(shared_, work_)) {
 #pragma unroll
       for (int i = 0; i < kGradients; ++i) grad_q[i] = 0;
+      Base::find_row_marks(row_marks_, work, arguments_.score.alibi);
       Base::begin_tile(work, arguments_.score.dropout);
       if (work.tiles() > 0) {
         load_statistics(work.tile);
@@ -84,12 +86,12 @@ class QueryGradientConsumer : RowConsumer<Shape> {
     wgmma_wait<1>();
     pin(s);
     std::uint32_t bits[RowWords::kWords];
-    if constexpr (Caps<Shape>) {
+    if constexpr (kChanges) {
       if (masked) {
         Base::take_bits(bits);
-        return finish_capped_tile<true>(grad_s, s, grad_p, bits);
+        return finish_changed_tile<true>(grad_s, s, grad_p, bits);
       }
-      return finish_capped_tile<false>(grad_s, s, grad_p, bits);
+      return finish_changed_tile<false>(grad_s, s, grad_p, bits);
     }
     if (masked) {
       Base::take_bits(bits);
@@ -122,7 +124,7 @@ class QueryGradientConsumer : RowConsumer<Shape> {
     if constexpr (!Shape::kSharesRegisters) finish_sum<2>(grad_q, before);
     wgmma_wait<1>();
     pin(s);
-    if constexpr (Caps<Shape>) return finish_capped_tile<kMasked>(grad_s, s, grad_p, masked);
+    if constexpr (kChanges) return finish_changed_tile<kMasked>(grad_s, s, grad_p, masked);
     if constexpr (kMasked) hide<RowWords>(as_unit(s), masked);
     exponentiate(as_unit(s), arguments_.score.scale_log2, lse_log2_);
     finish_tile(grad_s, s, grad_p, dropped);
@@ -160,16 +162,22 @@ class QueryGradientConsumer : RowConsumer<Shape> {
     values_.advance();
   }
 
-  /// Finishes a tile whose scores are still to be capped, since registers hold either products or probabilities.
+  /// Finishes a tile whose scores are still to be changed, since registers hold either products or probabilities.
   template <bool kMasked>
-  __device__ __forceinline__ void finish_capped_tile(std::uint32_t (&grad_s)[kSteps][4], const float (&s)[kScores],
-                                                     float (&grad_p)[kScores],
-                                                     const std::uint32_t (&masked)[RowWords::kWords]) {
+  __device__ __forceinline__ void finish_changed_tile(std::uint32_t (&grad_s)[kSteps][4], const float (&s)[kScores],
+                                                      float (&grad_p)[kScores],
+                                                      const std::uint32_t (&masked)[RowWords::kWords]) {
     await_values(grad_p);
-    weigh_and_differentiate_capped<T, kMasked, RowWords>(
-        as_unit(s), as_unit(grad_p), as_unit(grad_s), masked, arguments_.score.to_exponent, arguments_.score.scale_log2,
-        lse_log2_, dot_, [](int, int, int, float, float) {},
-        [&] { barrier_wait(&shared_.k_full[keys_.slot], keys_.phase); });
+    const auto run = [&](const auto& weigh) {
+      weigh_and_differentiate_changed<T, kMasked, RowWords>(
+          as_unit(s), as_unit(grad_p), as_unit(grad_s), masked, weigh, dot_, [](int, int, int, float, float) {},
+          [&] { barrier_wait(&shared_.k_full[keys_.slot], keys_.phase); });
+    };
+    const float& scale_log2 = arguments_.score.scale_log2;
+    if constexpr (Caps<Shape>)
+      run(CappedWeights{arguments_.score.to_exponent, scale_log2, lse_log2_});
+    else
+      run(DistancedWeights{row_marks_, shared_.marks[keys_.slot], scale_log2, lse_log2_});
   }
 
   /// s = q kᵀ
@@ -199,6 +207,7 @@ class QueryGradientConsumer : RowConsumer<Shape> {
 
   const QueryGradientArguments& arguments_;
   RowNumbers<1> lse_log2_, dot_;  // the statistics of the thread's two rows
+  RowNumbers<1> row_marks_;       // of these rows, for kernels that bias scores
 };
 
 }  // namespace flashmask::cuda::sm90

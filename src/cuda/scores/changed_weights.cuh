@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "cuda/instructions/arithmetic.cuh"
+#include "cuda/scores/tile_scores.cuh"
+
+/// The backward's passes over a tile of changed scores, for kernels without registers to keep both products and what
+/// they become: everything is done for one score before the next. weigh(unit, eight, i, product) returns a score's
+/// ChangedWeight. kHides: whether scores whose bit is set in `hidden` are masked; Layout::place(unit, eight, i) says
+/// which bit that is.
+namespace flashmask::cuda {
+
+/// The probability of a changed score, and the derivative of the score by its product.
+struct ChangedWeight {
+  float p, slope;
+};
+
+/// Turns products into probabilities times derivatives, so that neither changed scores nor derivatives are kept, and
+/// calls keep(unit, eight, pair, p, p) with the probabilities of each two that are packed together.
+template <bool kHides, class Layout, int kUnits, int kEights, int kWords, class Weigh, class Keep>
+__device__ __forceinline__ void weigh_changed(float (&s)[kUnits][kEights][4], const std::uint32_t (&hidden)[kWords],
+                                              const Weigh& weigh, const Keep& keep) {
+#pragma unroll
+  for (int eight = 0; eight < kEights; ++eight)
+#pragma unroll
+    for (int unit = 0; unit < kUnits; ++unit)
+#pragma unroll
+      for (int pair = 0; pair < 2; ++pair) {
+        float p[2];
+#pragma unroll
+        for (int k = 0; k < 2; ++k) {
+          const int i = 2 * pair + k;
+          ChangedWeight weight = weigh(unit, eight, i, s[unit][eight][i]);
+          if constexpr (kHides) {
+            const auto [word, bit] = Layout::place(unit, eight, i);
+            if (hidden[word] & 1U << bit) weight.p = 0;
+          }
+          p[k] = weight.p;
+          s[unit][eight][i] = weight.p * weight.slope;
+        }
+        keep(unit, eight, pair, p[0], p[1]);
+      }
+}
+
+/// Does so with the gradients of the probabilities at hand: packs probabilities by keep(), and gradients of scores, two
+/// at a time, so that registers only become free. pause() is called now and then: a branch in it keeps the compiler
+/// from working on more scores at once.
+template <class T, bool kHides, class Layout, int kEights, int kSteps, int kWords, class Weigh, class Rows, class Keep,
+          class Pause>
+__device__ __forceinline__ void weigh_and_differentiate_changed(
+    const float (&s)[1][kEights][4], const float (&grad)[1][kEights][4], std::uint32_t (&grad_s)[kSteps][1][4],
+    const std::uint32_t (&hidden)[kWords], const Weigh& weigh, const Rows& dots, const Keep& keep, const Pause& pause) {
+  constexpr int kAtOnce = 8;
+#pragma unroll
+  for (int eight = 0; eight < kEights; ++eight) {
+    if (eight > 0 && eight % kAtOnce == 0) pause();
+#pragma unroll
+    for (int pair = 0; pair < 2; ++pair) {
+      float p[2], d[2];
+#pragma unroll
+      for (int k = 0; k < 2; ++k) {
+        const int i = 2 * pair + k;
+        ChangedWeight weight = weigh(0, eight, i, s[0][eight][i]);
+        if constexpr (kHides) {
+          const auto [word, bit] = Layout::place(0, eight, i);
+          if (hidden[word] & 1U << bit) weight.p = 0;
+        }
+        weight.slope *= grad[0][eight][i] - dots.at(0, eight, i);
+        p[k] = weight.p;
+        d[k] = weight.p * weight.slope;
+      }
+      keep(0, eight, pair, p[0], p[1]);
+      grad_s[eight / 2][0][eight % 2 * 2 + pair] = pack<T>(d[0], d[1]);
+    }
+  }
+}
+
+}  // namespace flashmask::cuda
