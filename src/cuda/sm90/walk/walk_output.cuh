@@ -24,7 +24,10 @@ class WalkOutput {
     int stored = -1;  // the stage from which the step before is being stored
 #pragma unroll 1
     for (int i = 0; i < steps; ++i) {
-      step(stored);
+      if constexpr (Shape::kFindsRows)
+        find_divisors(stored);
+      else
+        step(stored);
       stored = stage_.slot();
       stage_.advance();
       copy_.advance();
@@ -93,13 +96,38 @@ class WalkOutput {
     if (lane == 0) barrier_arrive(&shared_.yz_empty[stage]);
     named_barrier(1, 128);  // all have read x, and left their sums
     if constexpr (Shape::kGates) write_sums(a_.parts.crossing + a_.parts.at(visit) * kWalkTokens, shared_.crossing);
-    if (!Shape::kGates && a_.rows.result != nullptr)
-      leave_divisors(visit, results, added);
-    else
-      store_rows_staged<T>(out, results, shared_.x[stage], Shape::kTilePanel, {&a_.maps.out_rows, &a_.maps.out_row},
-                           visit.row, visit.row + visit.tokens, visit.head * a_.inner_slices + visit.inner_slice,
-                           visit.batch, kColumns * visit.column_slice);
+    store_rows_staged<T>(out, results, shared_.x[stage], Shape::kTilePanel, {&a_.maps.out_rows, &a_.maps.out_row},
+                         visit.row, visit.row + visit.tokens, visit.head * a_.inner_slices + visit.inner_slice,
+                         visit.batch, kColumns * visit.column_slice);
     if constexpr (Shape::kGates) named_barrier(1, 128);  // the sums may be overwritten
+  }
+
+  /// A step of the walk that only finds what rows are divided by.
+  __device__ __forceinline__ void find_divisors(int before) {
+    const int stage = stage_.slot(), row = 16 * warp_of_group() + lane_index() / 4;
+    const std::uint32_t x = shared_address(shared_.x[stage]);
+    float s[32], none[1], of_vector[2] = {}, sums[2] = {}, added[2] = {};
+    barrier_wait(&shared_.x_full[stage], stage_.phase());
+    barrier_wait(&shared_.yz_full[stage], stage_.phase());
+    wgmma_fence();
+    multiply_tiles<T, Shape::kInner, Shape::kTilePanel, Shape::kTilePanel>(s, x, shared_.y[stage]);
+    release(before);
+    add_dots(of_vector, x);
+    barrier_wait(&shared_.factors_full[slot_.slot()], slot_.phase());
+    const WalkFactors& factors = shared_.factors[slot_.slot()];
+    const float from[2] = {factors.from[row], factors.from[row + 8]};
+    float results[2] = {factors.own[row], factors.own[row + 8]};
+    wgmma_wait<0>();
+    pin(s);
+    std::uint32_t p[4][4];
+    weigh(p, sums, s, none, added, results, factors, row, kWalkTokens);
+    find_results(results, added, sums, from, of_vector);
+    leave_divisors(shared_.visits[stage], results, added);
+    __syncwarp();
+    if (lane_index() != 0) return;
+    barrier_arrive(&shared_.factors_empty[slot_.slot()]);
+    barrier_arrive(&shared_.state_empty[copy_.slot()]);
+    barrier_arrive(&shared_.yz_empty[stage]);
   }
 
   /// Frees the tile from which the step before is being stored.
@@ -179,8 +207,7 @@ class WalkOutput {
                                              const float (&from)[2]) const {
     const float* const vector = shared_.vector[copy_.slot()] + lane_index() % 4 * 2;
 #pragma unroll
-    for (int i = 0; i < kColumns / 2; ++i)
-      out[i] += from[i / 2 % 2] * added[i / 2 % 2] * vector[8 * (i / 4) + i % 2];
+    for (int i = 0; i < kColumns / 2; ++i) out[i] += from[i / 2 % 2] * added[i / 2 % 2] * vector[8 * (i / 4) + i % 2];
   }
 
   __device__ __forceinline__ void leave_divisors(const WalkVisit& visit, const float (&results)[2],
@@ -201,8 +228,7 @@ class WalkOutput {
       const auto weigh_one = [&](int i, int seen, float weight) {
         const float product = kDividesAgain ? s[i] + added[half] : s[i];
         const float weighted = seen <= token && exists ? weight * (a_.scale * product) : 0;
-        if constexpr (Shape::kGates)
-          pairs[i] = seen <= token && exists ? weighted * results[half] * pairs[i] : 0;
+        if constexpr (Shape::kGates) pairs[i] = seen <= token && exists ? weighted * results[half] * pairs[i] : 0;
         return weighted;
       };
       const float left = weigh_one(at, column, weights.x), right = weigh_one(at + 1, column + 1, weights.y);

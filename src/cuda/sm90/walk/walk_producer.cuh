@@ -31,8 +31,7 @@ __device__ __forceinline__ void copy_tiles(WalkMemory<Shape>& shared, const Walk
     }
   };
   constexpr int kInnerPanels = Shape::kInner / kPanel, kColumnPanels = Shape::kColumns / kPanel;
-  const bool finds_rows = !Shape::kGates && arguments.rows.result != nullptr;  // and stores no out: z is left out
-  const int yz_bytes = Shape::kInnerBytes + (Shape::kGates ? 2 : finds_rows ? 0 : 1) * Shape::kColumnBytes;
+  constexpr int kYzBytes = Shape::kInnerBytes + (Shape::kGates ? 2 : Shape::kFindsRows ? 0 : 1) * Shape::kColumnBytes;
   RingCounter<Shape::kStages> at;
 #pragma unroll 1
   for (int i = begin; i < end; ++i) {
@@ -41,9 +40,10 @@ __device__ __forceinline__ void copy_tiles(WalkMemory<Shape>& shared, const Walk
     std::uint64_t *const yz = &shared.yz_full[at.slot()], *const x = &shared.x_full[at.slot()];
     barrier_wait(&shared.yz_empty[at.slot()], at.phase() ^ 1);
     const int inner = Shape::kInner * visit.inner_slice, column = Shape::kColumns * visit.column_slice;
-    barrier_arrive_expecting(yz, yz_bytes);
+    barrier_arrive_expecting(yz, kYzBytes);
     copy(shared.y[at.slot()], &arguments.maps.y, yz, inner, kInnerPanels, arguments.once, inner_head, visit);
-    if (!finds_rows) copy(shared.z[at.slot()], &arguments.maps.z, yz, column, kColumnPanels, true, column_head, visit);
+    if constexpr (!Shape::kFindsRows)
+      copy(shared.z[at.slot()], &arguments.maps.z, yz, column, kColumnPanels, true, column_head, visit);
     if constexpr (Shape::kGates)
       copy(shared.counterpart[at.slot()], &arguments.maps.counterpart, yz, column, kColumnPanels, true, column_head,
            visit);
@@ -257,7 +257,7 @@ __device__ __forceinline__ void clear_rows(WalkMemory<Shape>& shared, const Walk
     barrier_wait(&shared.yz_full[at.slot()], at.phase());
     if (tokens < kWalkTokens) {
       clear_tile<Shape::kInner>(shared.y[at.slot()], tokens);
-      clear_tile<Shape::kColumns>(shared.z[at.slot()], tokens);
+      if constexpr (!Shape::kFindsRows) clear_tile<Shape::kColumns>(shared.z[at.slot()], tokens);
       fence_stores_for_async();
     }
     barrier_arrive(&shared.cleared[at.slot()]);
