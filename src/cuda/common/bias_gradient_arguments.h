@@ -26,6 +26,7 @@ struct BiasGradientArguments {
   int lists_across;              // lists of a batch entry
   int parts;                     // of the batch entries that share a list, each summed by a block of its own
   BiasSums sums;
+  bool keeps_bias;  // whether blocks keep their tile of the bias in shared memory, which is a BiasKeepingMemory then
   ScoreArguments score;
   TileMapView map;  // by columns of tiles
   TileShape map_tile;

@@ -63,7 +63,14 @@ struct BiasGradientMemory {
   alignas(16) float lse_log2[2][Shape::kRows];
   alignas(16) float dot[2][Shape::kRows];
   SharedMask<Shape::kRows, Shape::kColumns> mask[2];
-  BiasVisit visits[4];  // the last one, this one, and the next
+  BiasVisit visits[64];  // the last one, this one, and those found so far of the next
+};
+
+/// Where a block also keeps its tile of the bias, for which most GPUs have the room: two values of a lane in each word.
+template <class Shape>
+struct BiasKeepingMemory : BiasGradientMemory<Shape> {
+  static constexpr int kWords = Shape::kOwnRows * Shape::kOwnColumns / 64;  // of a thread
+  uint4 bias[kWords / 4][Shape::kThreads];
 };
 
 /// The gradient of a bias. A block takes a tile of values through the scores of all heads that share them, or the tiles
@@ -79,15 +86,19 @@ class BiasGradientBlock {
 
  public:
   /// `number`: of the block's place, among those of all lists.
-  __device__ __forceinline__ BiasGradientBlock(BiasGradientMemory<Shape>& shared,
-                                               const BiasGradientArguments& arguments, int number, int part)
-      : shared_(shared), arguments_(arguments), number_(number), part_(part) {}
+  __device__ __forceinline__ BiasGradientBlock(BiasKeepingMemory<Shape>& shared, const BiasGradientArguments& arguments,
+                                               int number, int part)
+      : shared_(shared), arguments_(arguments), number_(number), part_(part) {
+    const BiasGradientArguments::Place own = place();
+    numbers_ = own.heads * own.tiles;
+  }
 
   __device__ __forceinline__ void run() {
     Scores sums = {};
-    if (thread_index() == 0) visit(0) = first_from(0);
+    if (warp() == 0) find_visits();
     __syncthreads();
     if (exists(visit(0))) {
+      if (arguments_.keeps_bias) keep_bias();
       copy_chunk(visit(0), 0, 0);
       copy_for_tile(0);
       commit_copies();
@@ -125,26 +136,35 @@ class BiasGradientBlock {
 
   using Visit = BiasVisit;
   __device__ __forceinline__ BiasGradientArguments::Place place() const { return arguments_.place(number_, part_); }
-  __device__ __forceinline__ Visit& visit(int i) const { return shared_.visits[i % 4]; }
+  __device__ __forceinline__ Visit& visit(int i) const { return shared_.visits[i % 64]; }
+  __device__ __forceinline__ bool exists(const Visit& visit) const { return visit.number < numbers_; }
 
-  __device__ __forceinline__ bool exists(const Visit& visit) const {
-    return visit.number < place().heads * place().tiles;
+  /// Finds the next visits, or that there are none, by one warp: each lane looks at a tile.
+  __device__ __forceinline__ void find_visits() {
+    const int lane = lane_index();
+    unsigned found = 0;
+#pragma unroll 1
+    while (found == 0 && looked_ < numbers_) {
+      Visit own = visit_of(looked_ + lane);
+      const bool active = exists(own) && find(own);
+      found = __ballot_sync(~0U, active);
+      if (active) visit(found_ + __popc(found & ((1U << lane) - 1))) = own;
+      found_ += __popc(found);
+      looked_ += 32;
+    }
+    if (looked_ >= numbers_ && lane == 0) visit(found_).number = numbers_;
+    __syncwarp();
   }
 
-  /// Returns the first tile from this number on in which some score is visible.
-  __device__ __forceinline__ Visit first_from(int number) const {
+  __device__ __forceinline__ Visit visit_of(int number) const {
     const BiasGradientArguments::Place from = place();
-    Visit found{number, 0, 0, 0, 0, false};
-#pragma unroll 1
-    for (; exists(found); ++found.number) {
-      const int of_list = found.number / from.tiles, tile = found.number % from.tiles;
-      found.batch = from.first_batch + of_list / arguments_.list_heads;
-      found.head = from.first_head + of_list % arguments_.list_heads;
-      found.row_tile = from.row_tile + tile;
-      found.column_tile = from.column_tile + (arguments_.sums == BiasSums::diagonals ? tile : 0);
-      if (find(found)) break;
-    }
-    return found;
+    const int of_list = number / from.tiles, tile = number % from.tiles;
+    return {number,
+            from.first_batch + of_list / arguments_.list_heads,
+            from.first_head + of_list % arguments_.list_heads,
+            from.row_tile + tile,
+            from.column_tile + (arguments_.sums == BiasSums::diagonals ? tile : 0),
+            false};
   }
 
   /// Reads from the map whether a tile is visited, and whether it needs its mask.
@@ -211,12 +231,15 @@ class BiasGradientBlock {
   /// Adds the gradients of scores of tile i to the sums. step: how many chunks came before.
   __device__ __forceinline__ void add_tile(Scores& sums, int i, int& step) {
     const BiasGradientArguments& from = arguments_;
-    if (thread_index() == 0) visit(i + 1) = first_from(visit(i).number + 1);
-    fetch_changes<kUnits, kEights>(from.score, place_of(visit(i)));
+    if (warp() == 0 && found_ == i + 1) find_visits();
+    if (!from.keeps_bias) fetch_changes<kUnits, kEights>(from.score, place_of(visit(i)));
     Scores s = {};
 #pragma unroll 1
     for (int chunk = 0; chunk < from.score_chunks; ++chunk) multiply_chunk(s, i, chunk, step);
-    change_scores(s, from.score, place_of(visit(i)));
+    if (from.keeps_bias)
+      add_kept_bias(s);
+    else
+      change_scores(s, from.score, place_of(visit(i)));
     if (visit(i).masked) hide_masked(s, place_of(visit(i)).first_row, i % 2);
     RowNumbers<kUnits> lse_log2, dots;
     lse_log2.load(shared_.lse_log2[i % 2] + own_row());
@@ -241,6 +264,40 @@ class BiasGradientBlock {
             visit.column_tile * Shape::kColumns + own_column()};
   }
 
+  using Words = std::uint32_t[kUnits * kEights * 2];
+
+  /// Brings the tile's values to where each thread finds its own.
+  __device__ __forceinline__ void keep_bias() {
+    Words words = {};
+    const PlaceByRows place = place_of(visit(0));
+    BiasValues<kUnits, kEights, PlaceByRows>(arguments_.score.bias, place)
+        .for_each([&](int unit, int eight, int i, float value) {
+          std::uint32_t& word = words[(unit * kEights + eight) * 2 + i / 2];
+          word |= i % 2 == 0 ? pack<T>(value, 0) : pack<T>(0, value);
+        });
+#pragma unroll
+    for (int i = 0; i < kUnits * kEights / 2; ++i)
+      shared_.bias[i][thread_index()] = make_uint4(words[4 * i], words[4 * i + 1], words[4 * i + 2], words[4 * i + 3]);
+  }
+
+  /// Changes scores as change_scores() does.
+  __device__ __forceinline__ void add_kept_bias(Scores& s) const {
+    const ScoreArguments& score = arguments_.score;
+    if (score.to_exponent != 0) cap(s, score.to_exponent);
+#pragma unroll
+    for (int i = 0; i < kUnits * kEights / 2; ++i) {
+      const uint4 four = shared_.bias[i][thread_index()];
+      const std::uint32_t words[4] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const float2 values = unpack<T>(words[j]);
+        float* const pair = &s[2 * i / kEights][(2 * i + j / 2) % kEights][j % 2 * 2];
+        pair[0] = add_bias(score.bias, pair[0], values.x);
+        pair[1] = add_bias(score.bias, pair[1], values.y);
+      }
+    }
+  }
+
   /// Waits for a chunk of tile i, issues the copies of the next one, and adds the product of the chunk's rows and
   /// columns.
   __device__ __forceinline__ void multiply_chunk(Scores& s, int i, int chunk, int& step) {
@@ -256,8 +313,12 @@ class BiasGradientBlock {
     const std::uint32_t a = shared_address(shared_.chunks[step % 2][0]) + Tile::lane_rows() + Tile::step(own_row(), 0);
     const std::uint32_t b =
         shared_address(shared_.chunks[step % 2][1]) + Tile::lane_columns() + Tile::step(own_column(), 0);
+    const bool values = chunk >= arguments_.score_chunks;
+    const int dims = values ? arguments_.v.dim - (chunk - arguments_.score_chunks) * Shape::kChunk
+                            : arguments_.k.dim - chunk * Shape::kChunk;
 #pragma unroll
     for (int panel = 0; panel < kPanels; ++panel) {
+      if (16 * panel >= dims) break;
       std::uint32_t rows[kUnits][4];
 #pragma unroll
       for (int unit = 0; unit < kUnits; ++unit) load_matrices(rows[unit], a + Tile::step(16 * unit, panel));
@@ -382,16 +443,18 @@ class BiasGradientBlock {
     arguments_.partial[std::int64_t{number_} * Shape::kThreads + thread_index()] = sum;
   }
 
-  BiasGradientMemory<Shape>& shared_;
+  BiasKeepingMemory<Shape>& shared_;  // a BiasGradientMemory where the tile's bias is not kept
   const BiasGradientArguments& arguments_;
   int number_, part_;
+  int numbers_;                 // of tiles that the block may visit
+  int looked_ = 0, found_ = 0;  // how many of these its first warp has looked at, and how many visits it found
 };
 
 template <class Shape>
 __global__ void __launch_bounds__(Shape::kThreads, 1)
     bias_gradient_kernel(const __grid_constant__ BiasGradientArguments arguments) {
   const int block = static_cast<int>(blockIdx.x);
-  BiasGradientBlock<Shape>(shared_memory<BiasGradientMemory<Shape>>(), arguments, block / arguments.parts,
+  BiasGradientBlock<Shape>(shared_memory<BiasKeepingMemory<Shape>>(), arguments, block / arguments.parts,
                            block % arguments.parts)
       .run();
 }
@@ -399,7 +462,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
 template <class Shape>
 __global__ void __launch_bounds__(Shape::kThreads, 1)
     join_parts_kernel(const __grid_constant__ BiasGradientArguments arguments) {
-  BiasGradientBlock<Shape>(shared_memory<BiasGradientMemory<Shape>>(), arguments, static_cast<int>(blockIdx.x), 0)
+  BiasGradientBlock<Shape>(shared_memory<BiasKeepingMemory<Shape>>(), arguments, static_cast<int>(blockIdx.x), 0)
       .join();
 }
 
