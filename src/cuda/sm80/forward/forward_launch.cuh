@@ -14,23 +14,30 @@
 
 namespace flashmask::cuda::sm80 {
 
-/// The kernels of a shape. kHasInstances: also those that change scores and drop probabilities.
+/// The kernels of a shape. kHasInstances: also those that change scores and drop probabilities, of shapes with several
+/// kernels.
 template <class Shape_, bool kHasInstances = !Shape_::kShort>
 struct ForwardCode {
   using Shape = Shape_;
-  static constexpr Features kFeatures = !kHasInstances      ? Features()
-                                        : Shape::kTakesBias ? kInstanceFeatures
-                                                            : kWithoutTensors;
+  static constexpr Features kFeatures = !kHasInstances         ? Features()
+                                        : kHasOneKernel<Shape> ? kOneKernelFeatures
+                                        : Shape::kTakesBias    ? kInstanceFeatures
+                                                               : kWithoutTensors;
   using Memory = ForwardMemory<Shape>;
-  /// max_scores: whether the call wants them. One kernel keeps those of plain scores; a second also changes scores and
-  /// drops probabilities, where a call asks for it.
+  /// max_scores: whether the call wants them. Where a shape has several kernels, one keeps those of plain scores; a
+  /// second also changes scores and drops probabilities, where a call asks for it.
   static auto kernel([[maybe_unused]] const Problem& problem, bool max_scores) {
-    if constexpr (kHasInstances) {
-      if (max_scores && !has_plain_scores(problem)) return forward_kernel<Maximizing<Changing<Dropping<Shape>>>>;
-      if (!max_scores)
-        return with_instance<Shape>(problem, [](auto name) { return forward_kernel<typename decltype(name)::Shape>; });
+    if constexpr (kHasOneKernel<Shape>) {
+      return max_scores ? forward_kernel<Maximizing<Changing<Shape>>> : forward_kernel<Changing<Shape>>;
+    } else {
+      if constexpr (kHasInstances) {
+        if (max_scores && !has_plain_scores(problem)) return forward_kernel<Maximizing<Changing<Dropping<Shape>>>>;
+        if (!max_scores)
+          return with_instance<Shape>(problem,
+                                      [](auto name) { return forward_kernel<typename decltype(name)::Shape>; });
+      }
+      return max_scores ? forward_kernel<Maximizing<Shape>> : forward_kernel<Shape>;
     }
-    return max_scores ? forward_kernel<Maximizing<Shape>> : forward_kernel<Shape>;
   }
 };
 

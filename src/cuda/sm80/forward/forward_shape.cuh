@@ -25,9 +25,10 @@ struct ForwardShape {
   static constexpr int kHeadDim = kHeadDim_, kValueDim = kValueDim_, kUnits = kUnits_, kSlots = kSlots_;
   static constexpr int kRows = kRows_, kColumns = 64, kWarpRows = 16 * kUnits, kWarps = kRows / kWarpRows,
                        kThreads = 32 * kWarps,
-                       kBlocks = kRows == 64   ? (kHeadDim == 64 ? 4 : 3)
-                                 : kUnits == 2 ? 2
-                                               : 1;  // blocks per multiprocessor
+                       kBlocks = kRows == 64      ? (kHeadDim == 64 ? 4 : 3)
+                                 : kHeadDim <= 32 ? 3
+                                 : kUnits == 2    ? 2
+                                                  : 1;  // blocks per multiprocessor
   static constexpr Queries kQueries = kQueries_;
   static constexpr int kHeld = kHeld_;
   static constexpr bool kShort = kRows == 64;
