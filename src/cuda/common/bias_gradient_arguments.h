@@ -20,6 +20,7 @@ struct BiasGradientArguments {
   BackwardStatistics statistics;
   int key_length, query_heads;
   int head_ratio;            // query heads that share a key head
+  bool narrow;               // no head has more than 32 dims: one chunk holds those of q and k and those of v
   int score_chunks, chunks;  // of 64 dims: those of q and k, and with those of v
   int row_tiles, column_tiles;
   int list_batches, list_heads;  // that share a list

@@ -39,14 +39,15 @@ __device__ __forceinline__ void store_number(void* out, DType dtype, std::int64_
         static_cast<std::uint16_t>(dtype == DType::f16 ? pack<__half>(value, 0) : pack<__nv_bfloat16>(value, 0));
 }
 
-/// Tiles of 128 × 128 scores for heads of any width: dims pass through shared memory in chunks of 64. Eight warps take
-/// 32 rows × 64 columns each.
+/// Tiles of 128 × 128 scores for heads of any width: dims pass through shared memory in chunks of 64, as two halves. Of
+/// narrow heads, of up to 32 dims, a chunk holds q and the gradient of o, or k and v. Eight warps take 32 rows × 64
+/// columns each.
 template <class T>
 struct BiasGradientShape {
   using Element = T;
   static constexpr int kRows = kBiasTile, kColumns = kBiasTile, kChunk = 64, kThreads = 256;
   static constexpr int kUnits = 2, kOwnRows = 32, kOwnColumns = 64;
-  using Tile = SharedTile<kBiasTile, kChunk>;
+  using Tile = SharedTile<kBiasTile, kChunk / 2>;
 };
 
 /// A tile of one head.
@@ -58,12 +59,13 @@ struct BiasVisit {
 
 template <class Shape>
 struct BiasGradientMemory {
-  // Two buffers of a chunk of rows and one of columns; at the end, sums of the tile.
-  alignas(128) std::uint8_t chunks[2][2][Shape::Tile::kBytes];
+  // Two buffers of a chunk of rows and one of columns, in halves; at the end, sums of the tile.
+  alignas(128) std::uint8_t chunks[2][2][2][Shape::Tile::kBytes];
   alignas(16) float lse_log2[2][Shape::kRows];
   alignas(16) float dot[2][Shape::kRows];
   SharedMask<Shape::kRows, Shape::kColumns> mask[2];
   BiasVisit visits[64];  // the last one, this one, and those found so far of the next
+  int looked, found;     // how many of the block's tiles its first warp has looked at, and how many visits it found
 };
 
 /// Where a block also keeps its tile of the bias, for which most GPUs have the room: two values of a lane in each word.
@@ -80,8 +82,8 @@ template <class Shape>
 class BiasGradientBlock {
   using T = typename Shape::Element;
   using Tile = typename Shape::Tile;
-  static constexpr int kUnits = Shape::kUnits, kEights = Shape::kOwnColumns / 8, kPanels = Shape::kChunk / 16,
-                       kPairs = kEights / 2;
+  static constexpr int kUnits = Shape::kUnits, kEights = Shape::kOwnColumns / 8, kPairs = kEights / 2,
+                       kHalf = Shape::kChunk / 2;
   using Scores = float[kUnits][kEights][4];
 
  public:
@@ -95,17 +97,20 @@ class BiasGradientBlock {
 
   __device__ __forceinline__ void run() {
     Scores sums = {};
-    if (warp() == 0) find_visits();
+    if (warp() == 0) {
+      if (lane_index() == 0) shared_.looked = shared_.found = 0;
+      __syncwarp();
+      find_visits();
+    }
     __syncthreads();
     if (exists(visit(0))) {
       if (arguments_.keeps_bias) keep_bias();
-      copy_chunk(visit(0), 0, 0);
+      copy_chunk(0, 0);
       copy_for_tile(0);
       commit_copies();
     }
-    int step = 0;
 #pragma unroll 1
-    for (int i = 0; exists(visit(i)); ++i) add_tile(sums, i, step);
+    for (int i = 0; exists(visit(i)); ++i) add_tile(sums, i);
     await_copies<0>();
     __syncthreads();
     if (arguments_.parts > 1) return store_part(sums);
@@ -142,17 +147,22 @@ class BiasGradientBlock {
   /// Finds the next visits, or that there are none, by one warp: each lane looks at a tile.
   __device__ __forceinline__ void find_visits() {
     const int lane = lane_index();
+    int looked = shared_.looked, end = shared_.found;
     unsigned found = 0;
 #pragma unroll 1
-    while (found == 0 && looked_ < numbers_) {
-      Visit own = visit_of(looked_ + lane);
+    for (; found == 0 && looked < numbers_; looked += 32) {
+      Visit own = visit_of(looked + lane);
       const bool active = exists(own) && find(own);
       found = __ballot_sync(~0U, active);
-      if (active) visit(found_ + __popc(found & ((1U << lane) - 1))) = own;
-      found_ += __popc(found);
-      looked_ += 32;
+      if (active) visit(end + __popc(found & ((1U << lane) - 1))) = own;
+      end += __popc(found);
     }
-    if (looked_ >= numbers_ && lane == 0) visit(found_).number = numbers_;
+    __syncwarp();  // all lanes have read what the first one writes
+    if (lane == 0) {
+      if (looked >= numbers_) visit(end).number = numbers_;
+      shared_.looked = looked;
+      shared_.found = end;
+    }
     __syncwarp();
   }
 
@@ -194,20 +204,29 @@ class BiasGradientBlock {
 
   // Copies.
 
-  /// Issues the copies of a chunk: of q and k, and past those of grad_o and v.
-  __device__ __forceinline__ void copy_chunk(const Visit& visit, int chunk, int step) {
+  /// Issues the copies of a chunk: of q and k, and past those of grad_o and v; of narrow heads, of all four.
+  __device__ __forceinline__ void copy_chunk(int number, int chunk) {
     const BiasGradientArguments& from = arguments_;
-    const bool values = chunk >= from.score_chunks;
-    const int first = (values ? chunk - from.score_chunks : chunk) * Shape::kChunk;
-    copy_side(shared_.chunks[step % 2][0], (values ? from.grad_o : from.q).of(visit.batch, visit.head), first,
-              visit.row_tile * Shape::kRows);
-    copy_side(shared_.chunks[step % 2][1], (values ? from.v : from.k).of(visit.batch, visit.head / from.head_ratio),
-              first, visit.column_tile * Shape::kColumns);
+    const Visit& visit = this->visit(number);
+#pragma unroll 1
+    for (int half = 0; half < 2; ++half) {
+      const bool values = from.narrow ? half == 1 : chunk >= from.score_chunks;
+      const int first = from.narrow ? 0 : (2 * (values ? chunk - from.score_chunks : chunk) + half) * kHalf;
+      copy_side(side(number, chunk, 0, half), (values ? from.grad_o : from.q).of(visit.batch, visit.head), first,
+                visit.row_tile);
+      copy_side(side(number, chunk, 1, half), (values ? from.v : from.k).of(visit.batch, visit.head / from.head_ratio),
+                first, visit.column_tile);
+    }
   }
-  static __device__ __forceinline__ void copy_side(const std::uint8_t* to, Rows rows, int first_dim, int first_row) {
+  static __device__ __forceinline__ void copy_side(std::uint32_t to, Rows rows, int first_dim, int tile) {
     rows.first += first_dim;
     rows.dim -= first_dim;
-    Tile::template copy<Shape::kThreads>(shared_address(to), rows, first_row, thread_index());
+    Tile::template copy<Shape::kThreads>(to, rows, tile * Tile::kRows, thread_index());
+  }
+
+  /// Returns where half of a chunk of tile i lies. side: 0 for rows, 1 for columns.
+  __device__ __forceinline__ std::uint32_t side(int i, int chunk, int side, int half) const {
+    return shared_address(shared_.chunks[(i * arguments_.chunks + chunk) % 2][side][half]);
   }
 
   __device__ __forceinline__ void copy_for_tile(int number) {
@@ -228,14 +247,17 @@ class BiasGradientBlock {
 
   // A tile.
 
-  /// Adds the gradients of scores of tile i to the sums. step: how many chunks came before.
-  __device__ __forceinline__ void add_tile(Scores& sums, int i, int& step) {
+  /// Adds the gradients of scores of tile i to the sums.
+  __device__ __forceinline__ void add_tile(Scores& sums, int i) {
     const BiasGradientArguments& from = arguments_;
-    if (warp() == 0 && found_ == i + 1) find_visits();
+    if (warp() == 0 && shared_.found == i + 1) find_visits();
     if (!from.keeps_bias) fetch_changes<kUnits, kEights>(from.score, place_of(visit(i)));
     Scores s = {};
 #pragma unroll 1
-    for (int chunk = 0; chunk < from.score_chunks; ++chunk) multiply_chunk(s, i, chunk, step);
+    for (int half = 0; half < (from.narrow ? 1 : 2 * from.score_chunks); ++half) {
+      if (half % 2 == 0) begin_step(i, half / 2);
+      multiply_half(s, i, half, from.k.dim - half * kHalf);
+    }
     if (from.keeps_bias)
       add_kept_bias(s);
     else
@@ -245,8 +267,12 @@ class BiasGradientBlock {
     lse_log2.load(shared_.lse_log2[i % 2] + own_row());
     exponentiate(s, from.score.scale_log2, lse_log2);
     Scores grad = {};
+    const int first_half = from.narrow ? 1 : 2 * from.score_chunks;
 #pragma unroll 1
-    for (int chunk = from.score_chunks; chunk < from.chunks; ++chunk) multiply_chunk(grad, i, chunk, step);
+    for (int half = first_half; half < 2 * from.chunks; ++half) {
+      if (half % 2 == 0) begin_step(i, half / 2);
+      multiply_half(grad, i, half, from.v.dim - (half - first_half) * kHalf);
+    }
     if (from.score.dropout.drops()) {
       DroppedWords<kUnits, Shape::kOwnColumns> dropped;
       const PlaceByRows place = place_of(visit(i));
@@ -298,26 +324,26 @@ class BiasGradientBlock {
     }
   }
 
-  /// Waits for a chunk of tile i, issues the copies of the next one, and adds the product of the chunk's rows and
-  /// columns.
-  __device__ __forceinline__ void multiply_chunk(Scores& s, int i, int chunk, int& step) {
+  /// Waits for a chunk of tile i and issues the copies of the next one.
+  __device__ __forceinline__ void begin_step(int i, int chunk) {
     await_copies<0>();
     __syncthreads();
     if (chunk + 1 < arguments_.chunks) {
-      copy_chunk(visit(i), chunk + 1, step + 1);
+      copy_chunk(i, chunk + 1);
     } else if (exists(visit(i + 1))) {
-      copy_chunk(visit(i + 1), 0, step + 1);
+      copy_chunk(i + 1, 0);
       copy_for_tile(i + 1);
     }
     commit_copies();
-    const std::uint32_t a = shared_address(shared_.chunks[step % 2][0]) + Tile::lane_rows() + Tile::step(own_row(), 0);
-    const std::uint32_t b =
-        shared_address(shared_.chunks[step % 2][1]) + Tile::lane_columns() + Tile::step(own_column(), 0);
-    const bool values = chunk >= arguments_.score_chunks;
-    const int dims = values ? arguments_.v.dim - (chunk - arguments_.score_chunks) * Shape::kChunk
-                            : arguments_.k.dim - chunk * Shape::kChunk;
+  }
+
+  /// Adds the product of half a chunk's rows and columns to the warp's scores. half: counted over the chunks of tile i;
+  /// dims: how many there are from its first on.
+  __device__ __forceinline__ void multiply_half(Scores& s, int i, int half, int dims) {
+    const std::uint32_t a = side(i, half / 2, 0, half % 2) + Tile::lane_rows() + Tile::step(own_row(), 0);
+    const std::uint32_t b = side(i, half / 2, 1, half % 2) + Tile::lane_columns() + Tile::step(own_column(), 0);
 #pragma unroll
-    for (int panel = 0; panel < kPanels; ++panel) {
+    for (int panel = 0; panel < Tile::kPanels; ++panel) {
       if (16 * panel >= dims) break;
       std::uint32_t rows[kUnits][4];
 #pragma unroll
@@ -333,7 +359,6 @@ class BiasGradientBlock {
         }
       }
     }
-    ++step;
   }
 
   __device__ __forceinline__ void hide_masked(Scores& s, int first_row, int stage) const {
@@ -446,8 +471,7 @@ class BiasGradientBlock {
   BiasKeepingMemory<Shape>& shared_;  // a BiasGradientMemory where the tile's bias is not kept
   const BiasGradientArguments& arguments_;
   int number_, part_;
-  int numbers_;                 // of tiles that the block may visit
-  int looked_ = 0, found_ = 0;  // how many of these its first warp has looked at, and how many visits it found
+  int numbers_;  // of tiles that the block may visit
 };
 
 template <class Shape>

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <cstdlib>
 
 #include "cuda/common/tensor_views.h"
 #include "cuda/views/rows.h"
@@ -62,7 +63,8 @@ inline BiasArguments bias_arguments(const Problem& problem, const BiasTensor& bi
              (made.batch | made.head | made.row | problem.key_length) % count == 0;
     };
     made.in_pairs = come_in(2);
-    made.in_eights = come_in(8);
+    made.in_eights =
+        come_in(8) && std::max({std::abs(made.batch), std::abs(made.head), std::abs(made.row)}) < std::int64_t{1} << 31;
   }
   return made;
 }

@@ -71,7 +71,7 @@ class BiasValues {
 
  private:
   /// Whether the lanes of a row load 32 neighbours of it at once, as the tile has so many columns side by side.
-  static constexpr bool kTakesEights = (Place::kPairsColumns ? kEights : 2 * kUnits) % 4 == 0;
+  static constexpr bool kTakesEights = Place::kTakesEights && (Place::kPairsColumns ? kEights : 2 * kUnits) % 4 == 0;
 
   template <int kColumns>
   __device__ __forceinline__ void prefetch_row(int row, int last_column, int bytes) const {
@@ -136,16 +136,18 @@ class BiasValues {
   __device__ __forceinline__ void for_each_eight(const Body& body) const {
     constexpr int kDown = Place::kPairsColumns ? 2 * kUnits : kEights;
     constexpr int kAcross = (Place::kPairsColumns ? kEights : 2 * kUnits) / 4;
-    const int lane = lane_index(), row = place_.first_row + lane / 4, column = place_.first_column + lane % 4 * 8;
-    const std::uint16_t* const from = row_of<std::uint16_t>(row) + column;
 #pragma unroll
     for (int down = 0; down < kDown; ++down)
 #pragma unroll
       for (int across = 0; across < kAcross; ++across) {
         if ((down * kAcross + across) % kLoads == 0) __syncwarp();
-        const bool exists = row + 8 * down < bias_.query_length && column + 32 * across < bias_.key_length;
+        const int lane = lane_index(), row = place_.first_row + 8 * down + lane / 4,
+                  column = place_.first_column + 32 * across + lane % 4 * 8;
         std::uint32_t words[4];  // of each matrix: of lane 4 g + q, row g and columns 2 q and 2 q + 1
-        load_16(words, from + 8 * down * bias_.row + 32 * across, exists);
+        const std::int64_t at =
+            times(place_.batch, bias_.batch) + times(place_.head, bias_.head) + times(row, bias_.row) + column;
+        load_16(words, static_cast<const std::uint16_t*>(bias_.values) + at,
+                row < bias_.query_length && column < bias_.key_length);
         transpose_in_quad(words, lane % 4);
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
@@ -158,6 +160,11 @@ class BiasValues {
           body(unit, eight, first + 1, numbers.y);
         }
       }
+  }
+
+  /// Of strides that fit 32 bits: one instruction. Registers have no room to keep an address from load to load.
+  static __device__ __forceinline__ std::int64_t times(int number, std::int64_t stride) {
+    return std::int64_t{number} * static_cast<int>(stride);
   }
 
   /// The loads that for_each_eight() may have under way at once, as registers allow.

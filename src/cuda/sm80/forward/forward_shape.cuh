@@ -32,7 +32,8 @@ struct ForwardShape {
   static constexpr Queries kQueries = kQueries_;
   static constexpr int kHeld = kHeld_;
   static constexpr bool kShort = kRows == 64;
-  static constexpr bool kTakesBias = kHeadDim < 256 || kSlots == 2;  // of tensors; else registers lack for it
+  static constexpr bool kTakesBias = kHeadDim < 256 || kSlots == 2;    // of tensors; else registers lack for it
+  static constexpr bool kTakesEights = kUnits == 1 || kHeadDim <= 64;  // of its values, at a time; the same
   using QueryTile = SharedTile<kRows, kHeadDim>;
   using KeyTile = SharedTile<kColumns, kHeadDim>;
   using ValueTile = SharedTile<kColumns, kValueDim>;
