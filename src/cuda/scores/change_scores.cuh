@@ -16,6 +16,12 @@ struct PlaceWithoutBias : PlaceByRows {
   __device__ __forceinline__ explicit PlaceWithoutBias(const PlaceByRows& place) : PlaceByRows(place) {}
 };
 
+/// In kernels that have no registers to read eight values at a time.
+struct PlaceOfPairs : PlaceByRows {
+  static constexpr bool kTakesEights = false;
+  __device__ __forceinline__ explicit PlaceOfPairs(const PlaceByRows& place) : PlaceByRows(place) {}
+};
+
 template <class Place>
 __device__ __forceinline__ bool adds_bias(const ScoreArguments& score) {
   return Place::kTakesBias && score.bias.values != nullptr;

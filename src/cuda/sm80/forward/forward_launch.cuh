@@ -15,22 +15,28 @@
 
 namespace flashmask::cuda::sm80 {
 
-/// The kernels of a shape. kHasInstances: also those that change scores and drop probabilities.
+/// The kernels of a shape. kHasInstances: also those that change scores and drop probabilities, of shapes with several
+/// kernels.
 template <class Shape_, bool kHasInstances = !Shape_::kShort>
 struct ForwardCode {
   using Shape = Shape_;
-  static constexpr Features kFeatures = !kHasInstances      ? Features()
-                                        : Shape::kTakesBias ? kInstanceFeatures
-                                                            : kWithoutTensors;
+  static constexpr Features kFeatures = !kHasInstances         ? Features()
+                                        : kHasOneKernel<Shape> ? kOneKernelFeatures
+                                        : Shape::kTakesBias    ? kInstanceFeatures
+                                                               : kWithoutTensors;
   using Memory = ForwardMemory<Shape>;
   /// max_scores: whether the call wants them. The kernel that drops probabilities writes them too where a call asks.
   static auto kernel([[maybe_unused]] const Problem& problem, bool max_scores) {
-    if constexpr (kHasInstances) {
-      if (has_dropout(problem) || (max_scores && has_score_changes(problem)))
-        return forward_kernel<Maximizing<Changing<Dropping<Shape>>>>;
-      if (has_score_changes(problem)) return forward_kernel<Changing<Shape>>;
+    if constexpr (kHasOneKernel<Shape>) {
+      return max_scores ? forward_kernel<Maximizing<Changing<Shape>>> : forward_kernel<Changing<Shape>>;
+    } else {
+      if constexpr (kHasInstances) {
+        if (has_dropout(problem) || (max_scores && has_score_changes(problem)))
+          return forward_kernel<Maximizing<Changing<Dropping<Shape>>>>;
+        if (has_score_changes(problem)) return forward_kernel<Changing<Shape>>;
+      }
+      return max_scores ? forward_kernel<Maximizing<Shape>> : forward_kernel<Shape>;
     }
-    return max_scores ? forward_kernel<Maximizing<Shape>> : forward_kernel<Shape>;
   }
 };
 
