@@ -27,10 +27,13 @@ __device__ __forceinline__ float tanh_by_polynomial(float exponent) {
   return copysignf(fmaf(nearly, fmaf(e, e, e), nearly), exponent);
 }
 
-template <int kUnits, int kEights>
+/// kByReciprocal: for kernels short of registers.
+template <bool kByReciprocal = false, int kUnits, int kEights>
 __device__ __forceinline__ void cap(float (&s)[kUnits][kEights][4], const float& to_exponent) {
-  for_each_score<kUnits, kEights>(
-      [&](int unit, int eight, int i) { s[unit][eight][i] = tanh_by_polynomial(s[unit][eight][i] * to_exponent); });
+  for_each_score<kUnits, kEights>([&](int unit, int eight, int i) {
+    const float exponent = s[unit][eight][i] * to_exponent;
+    s[unit][eight][i] = kByReciprocal ? tanh_by_reciprocal(exponent) : tanh_by_polynomial(exponent);
+  });
 }
 
 /// The polynomial of SoftcapArguments.

@@ -66,6 +66,8 @@ struct ForwardInstance : Instance<Shape> {
   /// Whether registers suffice for two ways to cap a tile.
   static constexpr bool kCapsByPolynomial = Shape::kHeadDim == 256 && Shape::kForm == MaskForm::intervals &&
                                             std::is_same_v<typename Shape::Element, __nv_bfloat16>;
+  /// Where registers suffice for one tanh alone, and not for the faster one.
+  static constexpr bool kCapsByReciprocal = Shape::kHeadDim == 64 && Shape::kForm == MaskForm::bits;
   static constexpr int kProducerRegisters = kProducerRegisters_, kConsumerRegisters = kConsumerRegisters_;
   static constexpr int kMaskAtOnce = kProducerRegisters >= 72         ? Shape::kMaskAtOnce
                                      : Shape::kForm == MaskForm::bits ? 32
