@@ -116,12 +116,10 @@ inline constexpr bool kHasAdding = Shape::kSums&& kIsCommon<Shape>;
 
 /// A shape and its instances.
 template <class Shape>
-using InstancesOf =
-    std::conditional_t<kHasAdding<Shape>,
-                       Instances<Shape, DroppingColumns<Shape>, Capping<Shape>, Biasing<Shape>, Adding<Shape>>,
-                       std::conditional_t<kIsCommon<Shape>,
-                                          Instances<Shape, DroppingColumns<Shape>, Capping<Shape>, Biasing<Shape>>,
-                                          Instances<Shape, DroppingColumns<Shape>>>>;
+using InstancesOf = std::conditional_t<
+    kHasAdding<Shape>, Instances<Shape, DroppingColumns<Shape>, Capping<Shape>, Biasing<Shape>, Adding<Shape>>,
+    std::conditional_t<kIsCommon<Shape>, Instances<Shape, DroppingColumns<Shape>, Capping<Shape>, Biasing<Shape>>,
+                       Instances<Shape, DroppingColumns<Shape>>>>;
 
 /// A backward with a pass over key tiles. The gradient of q is summed in global memory, which blocks add to in any
 /// order, or computed by a second pass over row tiles where the shape has no sums. kChooses: where rows are short and

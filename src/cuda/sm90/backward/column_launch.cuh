@@ -37,10 +37,10 @@ void launch_columns(const ColumnArguments& arguments, const ColumnMaps& maps, in
   FLASHMASK_LAUNCH_COLUMNS(Instance<Columns128<__nv_bfloat16, MaskForm::intervals>>)
 
 /// Compiles instances of the shapes without sums that most calls have.
-#define FLASHMASK_COMMON_PASSES(Instance)                                                       \
-  FLASHMASK_LAUNCH_COLUMNS(Instance<CarriedColumns64<__nv_bfloat16, MaskForm::intervals>>);     \
-  FLASHMASK_LAUNCH_COLUMNS(Instance<CarriedColumns128<__nv_bfloat16, MaskForm::intervals>>);    \
-  FLASHMASK_LAUNCH_COLUMNS(Instance<WideKeyColumns<__nv_bfloat16, MaskForm::intervals, 256>>);  \
+#define FLASHMASK_COMMON_PASSES(Instance)                                                      \
+  FLASHMASK_LAUNCH_COLUMNS(Instance<CarriedColumns64<__nv_bfloat16, MaskForm::intervals>>);    \
+  FLASHMASK_LAUNCH_COLUMNS(Instance<CarriedColumns128<__nv_bfloat16, MaskForm::intervals>>);   \
+  FLASHMASK_LAUNCH_COLUMNS(Instance<WideKeyColumns<__nv_bfloat16, MaskForm::intervals, 256>>); \
   FLASHMASK_LAUNCH_COLUMNS(Instance<WideValueColumns<__nv_bfloat16, MaskForm::intervals, 256>>)
 
 }  // namespace flashmask::cuda::sm90
