@@ -50,7 +50,8 @@ class TriangleAttention(nn.Module):
         x = self.norm(z)
         q, k, v = self.qkv(x).unflatten(-1, (3 * HEADS, DIM)).chunk(3, -2)
         bias = self.bias(x).permute(2, 0, 1)[None]
-        return z + self.out(torch.sigmoid(self.gate(x)) * attend(q, k, v, bias).flatten(-2))
+        update: Tensor = self.out(torch.sigmoid(self.gate(x)) * attend(q, k, v, bias).flatten(-2))
+        return z + update
 
 
 class Block(nn.Module):
@@ -62,7 +63,8 @@ class Block(nn.Module):
 
     def forward(self, z: Tensor, attend: Attend) -> Tensor:
         z = self.starting(z, attend)
-        return self.ending(z.transpose(0, 1), attend).transpose(0, 1)
+        z = self.ending(z.transpose(0, 1), attend)
+        return z.transpose(0, 1)
 
 
 def dense(mask: flashmask.Mask) -> Attend:
