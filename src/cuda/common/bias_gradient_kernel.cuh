@@ -104,7 +104,6 @@ class BiasGradientBlock {
     }
     __syncthreads();
     if (exists(visit(0))) {
-      if (arguments_.keeps_bias) keep_bias();
       copy_chunk(0, 0);
       copy_for_tile(0);
       commit_copies();
@@ -251,17 +250,19 @@ class BiasGradientBlock {
   __device__ __forceinline__ void add_tile(Scores& sums, int i) {
     const BiasGradientArguments& from = arguments_;
     if (warp() == 0 && shared_.found == i + 1) find_visits();
-    if (!from.keeps_bias) fetch_changes<kUnits, kEights>(from.score, place_of(visit(i)));
+    const bool reads_bias = !from.keeps_bias || i == 0;
+    if (reads_bias) fetch_changes<kUnits, kEights>(from.score, place_of(visit(i)));
     Scores s = {};
 #pragma unroll 1
     for (int half = 0; half < (from.narrow ? 1 : 2 * from.score_chunks); ++half) {
       if (half % 2 == 0) begin_step(i, half / 2);
       multiply_half(s, i, half, from.k.dim - half * kHalf);
     }
-    if (from.keeps_bias)
-      add_kept_bias(s);
+    if (from.score.to_exponent != 0) cap(s, from.score.to_exponent);
+    if (reads_bias)
+      read_bias(s, place_of(visit(i)));
     else
-      change_scores(s, from.score, place_of(visit(i)));
+      add_kept_bias(s);
     if (visit(i).masked) hide_masked(s, place_of(visit(i)).first_row, i % 2);
     RowNumbers<kUnits> lse_log2, dots;
     lse_log2.load(shared_.lse_log2[i % 2] + own_row());
@@ -292,24 +293,22 @@ class BiasGradientBlock {
 
   using Words = std::uint32_t[kUnits * kEights * 2];
 
-  /// Brings the tile's values to where each thread finds its own.
-  __device__ __forceinline__ void keep_bias() {
+  /// Adds the values of the bias to capped scores, and keeps them where each thread finds its own again.
+  __device__ __forceinline__ void read_bias(Scores& s, const PlaceByRows& place) {
+    const BiasArguments& bias = arguments_.score.bias;
     Words words = {};
-    const PlaceByRows place = place_of(visit(0));
-    BiasValues<kUnits, kEights, PlaceByRows>(arguments_.score.bias, place)
-        .for_each([&](int unit, int eight, int i, float value) {
-          std::uint32_t& word = words[(unit * kEights + eight) * 2 + i / 2];
-          word |= i % 2 == 0 ? pack<T>(value, 0) : pack<T>(0, value);
-        });
+    BiasValues<kUnits, kEights, PlaceByRows>(bias, place).for_each([&](int unit, int eight, int i, float value) {
+      s[unit][eight][i] = add_bias(bias, s[unit][eight][i], value);
+      words[(unit * kEights + eight) * 2 + i / 2] |= i % 2 == 0 ? pack<T>(value, 0) : pack<T>(0, value);
+    });
+    if (!arguments_.keeps_bias) return;
 #pragma unroll
     for (int i = 0; i < kUnits * kEights / 2; ++i)
       shared_.bias[i][thread_index()] = make_uint4(words[4 * i], words[4 * i + 1], words[4 * i + 2], words[4 * i + 3]);
   }
 
-  /// Changes scores as change_scores() does.
   __device__ __forceinline__ void add_kept_bias(Scores& s) const {
-    const ScoreArguments& score = arguments_.score;
-    if (score.to_exponent != 0) cap(s, score.to_exponent);
+    const BiasArguments& bias = arguments_.score.bias;
 #pragma unroll
     for (int i = 0; i < kUnits * kEights / 2; ++i) {
       const uint4 four = shared_.bias[i][thread_index()];
@@ -318,8 +317,8 @@ class BiasGradientBlock {
       for (int j = 0; j < 4; ++j) {
         const float2 values = unpack<T>(words[j]);
         float* const pair = &s[2 * i / kEights][(2 * i + j / 2) % kEights][j % 2 * 2];
-        pair[0] = add_bias(score.bias, pair[0], values.x);
-        pair[1] = add_bias(score.bias, pair[1], values.y);
+        pair[0] = add_bias(bias, pair[0], values.x);
+        pair[1] = add_bias(bias, pair[1], values.y);
       }
     }
   }
