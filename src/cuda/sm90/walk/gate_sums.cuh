@@ -9,39 +9,49 @@ namespace flashmask::cuda::sm90 {
 
 using SumsOfWarps = float[4][kWalkTokens];
 
-/// Adds up a column over the warp's rows: number i of the lane's two columns of eight.
-__device__ __forceinline__ void leave_column(SumsOfWarps& to, float sum, int eight, int i) {
+/// Fills a tile, with which multiply_packed() adds up columns before each column: a 1 in row j, column t where j < t.
+__device__ __forceinline__ void fill_earlier(std::uint8_t* tile) {
+  const int thread = static_cast<int>(thread_index()) % 128, row = thread / 2;
 #pragma unroll
-  for (int distance = 4; distance < 32; distance *= 2) sum += __shfl_xor_sync(~0U, sum, distance);
-  if (lane_index() < 4) to[warp_of_group()][8 * eight + 2 * lane_index() + i] = sum;
+  for (int i = 0; i < 4; ++i) {
+    const int eight = thread % 2 * 4 + i;
+    std::uint32_t words[4];
+#pragma unroll
+    for (int word = 0; word < 4; ++word) {
+      const int column = 8 * eight + 2 * word;
+      words[word] = pack<__nv_bfloat16>(row < column ? 1 : 0, row < column + 1 ? 1 : 0);
+    }
+    *reinterpret_cast<uint4*>(tile + row * kPanel * 2 + (eight ^ row % 8) * 16) =
+        make_uint4(words[0], words[1], words[2], words[3]);
+  }
 }
 
-/// Leaves, for each token t, the sum of the pairs of tokens before t and the warp's rows from t on; `row` is the
-/// thread's first.
-__device__ __forceinline__ void leave_crossing(SumsOfWarps& to, const float (&pairs)[32], int row) {
-  const int quad = lane_index() % 4;
-  float before[2] = {};  // the sum of the row's earlier columns
+/// Adds up the first 2 kKept sums of two lanes, each of which ends with half of them.
+template <int kKept>
+__device__ __forceinline__ void share_sums(float (&sums)[16]) {
+  const bool upper = (lane_index() & 2 * kKept) != 0;
 #pragma unroll
-  for (int eight = 0; eight < 8; ++eight) {
-    float crossing[2] = {};
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      float sum = pairs[4 * eight + 2 * half] + pairs[4 * eight + 2 * half + 1];
-#pragma unroll
-      for (int distance = 1; distance < 4; distance *= 2) {
-        const float earlier = __shfl_up_sync(~0U, sum, distance);
-        if (quad >= distance) sum += earlier;
-      }
-      const float last = __shfl_up_sync(~0U, sum, 1);
-      const float first = before[half] + (quad == 0 ? 0 : last);
-      const int token = row + 8 * half, column = 8 * eight + 2 * quad;
-      if (column <= token) crossing[0] += first;
-      if (column + 1 <= token) crossing[1] += first + pairs[4 * eight + 2 * half];
-      before[half] += __shfl_sync(~0U, sum, lane_index() | 3);
-    }
-#pragma unroll
-    for (int i = 0; i < 2; ++i) leave_column(to, crossing[i], eight, i);
+  for (int i = 0; i < kKept; ++i) {
+    const float sent = upper ? sums[i] : sums[i + kKept], own = upper ? sums[i + kKept] : sums[i];
+    sums[i] = own + __shfl_xor_sync(~0U, sent, 2 * kKept);
   }
+}
+
+/// Leaves, for each token t, the sum of `earlier` over the warp's rows from t on, which has a column for each token;
+/// `row` is the thread's first.
+__device__ __forceinline__ void leave_crossing(SumsOfWarps& to, const float (&earlier)[32], int row) {
+  const int lane = lane_index();
+  float sums[16];  // of the thread's columns
+#pragma unroll
+  for (int i = 0; i < 16; ++i) {
+    const int token = 8 * (i / 2) + lane % 4 * 2 + i % 2, at = 4 * (i / 2) + i % 2;
+    sums[i] = (token <= row ? earlier[at] : 0) + (token <= row + 8 ? earlier[at + 2] : 0);
+  }
+  // Of the eight lanes with the same columns each ends with the sums of two.
+  share_sums<8>(sums);
+  share_sums<4>(sums);
+  share_sums<2>(sums);
+  *reinterpret_cast<float2*>(to[warp_of_group()] + lane * 2) = {sums[0], sums[1]};
 }
 
 /// Writes the sums of what the warps left, by a warpgroup after a barrier.

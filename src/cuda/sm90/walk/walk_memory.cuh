@@ -69,7 +69,8 @@ template <class Shape>
 struct WalkGateMemory<Shape, true> {
   static constexpr bool kAdds = true;  ///< has `added`
   alignas(1024) std::uint8_t counterpart[Shape::kStages][Shape::kColumnBytes];
-  float crossing[4][kWalkTokens];           ///< of each warp's rows
+  alignas(1024) std::uint8_t earlier[kWalkTokens * kWalkTokens * 2];  ///< fill_earlier()
+  float crossing[4][kWalkTokens];                                     ///< of each warp's rows
   float added[Shape::kSlots][kWalkTokens];  ///< beside the factors: to products of rows, RowParts::divisor
 };
 

@@ -21,6 +21,11 @@ class WalkOutput {
       : shared_(shared), a_(arguments) {}
 
   __device__ __forceinline__ void run(int steps) {
+    if constexpr (Shape::kGates) {
+      fill_earlier(shared_.earlier);
+      fence_stores_for_async();
+      named_barrier(1, 128);
+    }
     int stored = -1;  // the stage from which the step before is being stored
 #pragma unroll 1
     for (int i = 0; i < steps; ++i) {
@@ -77,7 +82,6 @@ class WalkOutput {
     }
     __syncwarp();
     if (lane == 0) barrier_arrive(&shared_.factors_empty[slot_.slot()]);
-    if constexpr (Shape::kGates) leave_crossing(shared_.crossing, pairs, row);
     if constexpr (!kDividesAgain) {
       finish_state(out, from);
       if (lane == 0) barrier_arrive(&shared_.state_empty[copy_.slot()]);
@@ -89,8 +93,15 @@ class WalkOutput {
       }
     }
     if (visit.tokens < kWalkTokens) barrier_wait(&shared_.cleared[stage], stage_.phase());
+    float earlier[Shape::kGates ? 32 : 1] = {};
     wgmma_fence();
+    if constexpr (Shape::kGates) add_earlier(earlier, pairs);
     multiply_packed<T, Shape::kTilePanel>(out, p, shared_.z[stage]);
+    if constexpr (Shape::kGates) {
+      wgmma_wait<1>();
+      pin(earlier);
+      leave_crossing(shared_.crossing, earlier, row);
+    }
     wgmma_wait<0>();
     pin(out);
     if (lane == 0) barrier_arrive(&shared_.yz_empty[stage]);
@@ -252,6 +263,14 @@ class WalkOutput {
         results[half] = exp2_approximate(results[half]);
       }
     }
+  }
+
+  /// Starts the sums of pairs of each row with the tokens before each.
+  __device__ __forceinline__ void add_earlier(float (&earlier)[32], const float (&pairs)[32]) const {
+    std::uint32_t packed[4][4];
+#pragma unroll
+    for (int i = 0; i < 16; ++i) packed[i / 4][i % 4] = pack<__nv_bfloat16>(pairs[2 * i], pairs[2 * i + 1]);
+    multiply_packed<__nv_bfloat16, Shape::kTilePanel>(earlier, packed, shared_.earlier);
   }
 
   /// Adds the thread's part of the products of its rows of a tile with the vector.

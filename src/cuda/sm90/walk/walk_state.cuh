@@ -11,7 +11,7 @@ namespace flashmask::cuda::sm90 {
 template <class Shape>
 class WalkState {
   using T = typename Shape::Element;
-  static constexpr int kParts = Shape::kParts, kThreads = 128 * Shape::kStateGroups;
+  static constexpr int kParts = Shape::kFindsRows ? 0 : Shape::kParts, kThreads = 128 * Shape::kStateGroups;
 
  public:
   __device__ __forceinline__ WalkState(WalkMemory<Shape>& shared, const WalkArguments& arguments, int group)
@@ -82,13 +82,11 @@ class WalkState {
 
   /// Rounds the state into shared memory, for the output group.
   __device__ __forceinline__ void publish() {
-    if constexpr (!Shape::kFindsRows) {
-      const std::uint32_t tile = shared_address(shared_.state[copy_.slot()]) + 64 * group_ * kPanel * 2;
+    const std::uint32_t tile = shared_address(shared_.state[copy_.slot()]) + 64 * group_ * kPanel * 2;
 #pragma unroll
-      for (int part = 0; part < kParts; ++part)
-        store_state<T>(state_[part], tile + 2 * part * Shape::kStatePanel, Shape::kStatePanel);
-      fence_stores_for_async();
-    }
+    for (int part = 0; part < kParts; ++part)
+      store_state<T>(state_[part], tile + 2 * part * Shape::kStatePanel, Shape::kStatePanel);
+    fence_stores_for_async();
     if (holds_vector()) shared_.vector[copy_.slot()][thread()] = vector_;
     __syncwarp();
     if (lane_index() == 0) barrier_arrive(&shared_.state_full[copy_.slot()]);
@@ -195,7 +193,7 @@ class WalkState {
   RingCounter<Shape::kStages> stage_;
   RingCounter<Shape::kCopies> copy_;
   RingCounter<Shape::kSlots> slot_;
-  float state_[kParts][64] = {}, vector_ = 0;
+  float state_[kParts == 0 ? 1 : kParts][64] = {}, vector_ = 0;
 };
 
 }  // namespace flashmask::cuda::sm90
