@@ -199,8 +199,9 @@ FLASHMASK_API void forward(const Plan& plan, const ForwardTensors& tensors, cons
 FLASHMASK_API void backward(const Plan& plan, const BackwardTensors& tensors, const Execution& execution = {});
 
 /// Computes the tangents of o and lse (docs/tangents.md): how they change where q, k and v change by their tangents.
-/// For a problem with dropout it takes the forward's state. Bit-identical for any number of threads. Plans for a GPU
-/// and plans that reorder refuse: Status::unsupported.
+/// For a problem with dropout it takes the forward's state. Bit-identical for any number of threads and on every
+/// run. Refused, Status::unsupported: plans that reorder; on a GPU plans of other kernels than those of mma.sync for
+/// heads of up to 128 dims (PlanOptions::kernel "sm8"), and invariant plans.
 FLASHMASK_API void forward_tangents(const Plan& plan, const TangentTensors& tensors, const Execution& execution = {});
 
 /// Bytes that forward_tangents() needs besides its tensors when `workers` threads run it.

@@ -844,8 +844,8 @@ FLASHMASK_API flashmask_status flashmask_forward(const flashmask_plan* plan, con
 FLASHMASK_API flashmask_status flashmask_backward(const flashmask_plan* plan, const flashmask_backward_tensors* tensors,
                                                   const flashmask_execution* execution);
 
-/// Computes the tangents of o and lse, given those of q, k and v: flashmask/attention.h. CPU only. `execution` NULL:
-/// all of it zero.
+/// Computes the tangents of o and lse, given those of q, k and v: flashmask/attention.h. `execution` NULL: all of it
+/// zero.
 FLASHMASK_API flashmask_status flashmask_forward_tangents(const flashmask_plan* plan,
                                                           const flashmask_tangent_tensors* tensors,
                                                           const flashmask_execution* execution);

@@ -10,6 +10,7 @@
 #include "flashmask/device_plan.h"
 #include "flashmask/error.h"
 #include "jax/device_memory.h"
+#include "jax/linear.h"
 #include "jax/plan_cache.h"
 
 namespace jax = flashmask::jax;
@@ -45,7 +46,7 @@ Plan make_plan(const jax::Call& call, const PlanPlace& place) {
 /// The plan of a mask that has a name, in memory of the library. It serves one stream only, in whose order it is made,
 /// used and freed.
 std::shared_ptr<const Plan> kept_plan(const jax::Call& call, void* stream) {
-  return jax::plan_cache().find_or_make(jax::PlanKey::on_gpu(call, stream), [&]() -> jax::CachedPlan {
+  return jax::attention_plan(jax::PlanKey::on_gpu(call, stream), [&]() -> jax::CachedPlan {
     struct Kept {
       std::shared_ptr<void> memory;
       Plan plan;
@@ -81,6 +82,15 @@ void on_stream(const jax::Call& call, const jax::Frame& frame, Direction directi
                        .dropout_on_device = reinterpret_cast<const std::uint64_t*>(call.dropout_words)});
 }
 
+/// Calls run(plan, execution) of a call of linear attention on XLA's stream, with the memory that it needs.
+template <typename Tensors, typename Run>
+void on_stream(const jax::LinearCall& call, const jax::Frame& frame, const Tensors& tensors, Run&& run) {
+  const auto plan = jax::linear_plan_of(call);
+  const std::size_t bytes = flashmask::linear_workspace_bytes(*plan, tensors);
+  const jax::Scratch workspace(frame, bytes);
+  run(*plan, Execution{.workspace = workspace.data(), .workspace_bytes = bytes, .stream = jax::stream_of(frame)});
+}
+
 }  // namespace
 
 extern "C" FLASHMASK_API XLA_FFI_Error* flashmask_jax_instantiate_cuda(XLA_FFI_CallFrame* frame) {
@@ -89,7 +99,7 @@ extern "C" FLASHMASK_API XLA_FFI_Error* flashmask_jax_instantiate_cuda(XLA_FFI_C
     const auto dtype = static_cast<std::size_t>(from.integer("dtype"));
     if (dtype == 1 || dtype == 2) return;
     throw flashmask::Error(flashmask::Status::unsupported,
-                           std::string("flashmask.jax.attention: q, k and v are ") +
+                           std::string("flashmask.jax: q, k and v are ") +
                                (dtype < kDTypes.size() ? kDTypes[dtype] : "of an unknown dtype") +
                                " and the program is compiled for a GPU; cast them to bfloat16 or float16, or compute "
                                "on a CPU");
@@ -118,5 +128,25 @@ extern "C" FLASHMASK_API XLA_FFI_Error* flashmask_jax_backward_cuda(XLA_FFI_Call
     const auto tensors = jax::backward_tensors(call, from);
     on_stream(call, from, Direction::backward,
               [&](const Plan& plan, const Execution& where) { flashmask::backward(plan, tensors, where); });
+  });
+}
+
+extern "C" FLASHMASK_API XLA_FFI_Error* flashmask_jax_linear_forward_cuda(XLA_FFI_CallFrame* frame) {
+  return jax::handle(frame, [](jax::Frame& from) {
+    const jax::LinearCall call = jax::read_linear_call(from, jax::device_of(from));
+    const auto tensors = jax::linear_forward_tensors(call, from);
+    on_stream(call, from, tensors, [&](const flashmask::LinearPlan& plan, const Execution& where) {
+      flashmask::linear_forward(plan, tensors, where);
+    });
+  });
+}
+
+extern "C" FLASHMASK_API XLA_FFI_Error* flashmask_jax_linear_backward_cuda(XLA_FFI_CallFrame* frame) {
+  return jax::handle(frame, [](jax::Frame& from) {
+    const jax::LinearCall call = jax::read_linear_call(from, jax::device_of(from));
+    const auto tensors = jax::linear_backward_tensors(call, from);
+    on_stream(call, from, tensors, [&](const flashmask::LinearPlan& plan, const Execution& where) {
+      flashmask::linear_backward(plan, tensors, where);
+    });
   });
 }

@@ -61,6 +61,12 @@ std::string_view Frame::text(std::string_view name) const {
   return {value->ptr, value->len};
 }
 
+std::span<const std::int32_t> Frame::integers(std::string_view name) const {
+  const auto* const value = static_cast<const XLA_FFI_Array*>(attribute(name, XLA_FFI_AttrType_ARRAY));
+  if (value->dtype != XLA_FFI_DataType_S32) refuse("the attribute " + std::string(name) + " is of another type");
+  return {static_cast<const std::int32_t*>(value->data), value->size};
+}
+
 const XLA_FFI_Buffer& Frame::next_operand() {
   return buffer(frame_.args.args, frame_.args.size, operand_++, "operands");
 }

@@ -4,6 +4,7 @@
 #include <xla/ffi/api/c_api.h>
 
 #include <cstdint>
+#include <span>
 #include <string_view>
 #include <utility>
 
@@ -21,6 +22,7 @@ class Frame {
   bool flag(std::string_view name) const { return integer(name) != 0; }
   double number(std::string_view name) const;
   std::string_view text(std::string_view name) const;
+  std::span<const std::int32_t> integers(std::string_view name) const;
 
   const XLA_FFI_Buffer& next_operand();
   const XLA_FFI_Buffer& next_result();

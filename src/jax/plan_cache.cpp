@@ -9,7 +9,8 @@ namespace flashmask::jax {
 
 PlanKey::Numbers PlanKey::numbers_of(const Call& call, void* stream) {
   const Problem& problem = call.problem;
-  return {problem.batch,
+  return {kAttention,
+          problem.batch,
           problem.query_length,
           problem.key_length,
           problem.query_heads,
@@ -31,7 +32,7 @@ PlanKey::Numbers PlanKey::numbers_of(const Call& call, void* stream) {
           static_cast<std::int64_t>(reinterpret_cast<std::intptr_t>(stream))};
 }
 
-std::shared_ptr<const Plan> PlanCache::find(const PlanKey& key) {
+std::shared_ptr<const void> PlanCache::find(const PlanKey& key) {
   const auto found = std::ranges::find_if(recent_, [&](const Entry& each) {
     return each.numbers == key.numbers && each.change == key.change && std::ranges::equal(each.mask, key.mask);
   });
@@ -40,7 +41,7 @@ std::shared_ptr<const Plan> PlanCache::find(const PlanKey& key) {
   return found->made.plan;
 }
 
-std::shared_ptr<const Plan> PlanCache::find_or_make(const PlanKey& key, const std::function<CachedPlan()>& make) {
+std::shared_ptr<const void> PlanCache::find_or_make(const PlanKey& key, const std::function<CachedPlan()>& make) {
   {
     const std::scoped_lock lock(mutex_);
     if (auto found = find(key)) return found;

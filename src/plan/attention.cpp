@@ -111,9 +111,10 @@ void check_max_scores(const Kernel& kernel, const TensorView& max_scores) {
 const ForwardKernel& kernel_of_tangents(const Plan& plan) {
   const ForwardKernel& kernel = PlanAccess::forward(plan);
   if (!kernel.has_tangents())
-    throw Error(Status::unsupported, "forward_tangents: the plan is for " + to_string(plan.problem().device) +
-                                         ", and " + kernel.info().name +
-                                         " has no tangents; forward-mode derivatives run on the CPU in this build");
+    throw Error(Status::unsupported,
+                "forward_tangents: " + kernel.info().name +
+                    " has no tangents; on a GPU the kernels of mma.sync have them, for heads of up to 128 dims: make "
+                    "the plan with kernel \"sm8\", or compute on the CPU");
   if (PlanAccess::moves_tokens(plan, Direction::forward))
     throw Error(Status::unsupported,
                 "forward_tangents: the plan moves tokens; make the plan without " + moving_option(plan));

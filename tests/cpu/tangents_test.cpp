@@ -14,85 +14,23 @@
 #include "flashmask/reorder.h"
 #include "kernels.h"
 #include "kit/corpus.h"
-#include "kit/random_numbers.h"
-#include "kit/reference_numbers.h"
+#include "kit/tangent_call.h"
 
 namespace flashmask {
 namespace {
 
-using check::AttentionTensors;
-using check::HostTensor;
-
 constexpr DropoutState kDropoutState{.seed = 5, .offset = 7};
 
-/// Tangents of q, k and v, those of o and lse that a kernel computes, and what the reference says.
-class Tangents {
- public:
-  Tangents(const Problem& problem, check::Sinks sinks = check::Sinks::none)
-      : tensors(problem, 11, sinks), problem_(problem) {
-    check::RandomNumbers random(12);
-    for (HostTensor* each : {&of_q, &of_k, &of_v}) each->fill_normal(random);
-  }
+/// Runs the forward and then its tangents.
+struct Tangents : check::TangentCall {
+  using TangentCall::TangentCall;
 
-  TangentTensors views() const {
-    const ForwardTensors of_forward = tensors.forward();
-    return {.q = of_forward.q,
-            .k = of_forward.k,
-            .v = of_forward.v,
-            .o = of_forward.o,
-            .lse = of_forward.lse,
-            .tangent_q = of_q.view(),
-            .tangent_k = of_k.view(),
-            .tangent_v = of_v.view(),
-            .tangent_o = of_o.view(),
-            .tangent_lse = of_lse.view(),
-            .sinks = of_forward.sinks,
-            .alibi = of_forward.alibi,
-            .bias = of_forward.bias};
-  }
-
-  /// Runs the forward and then its tangents.
   void run(const Plan& plan, const Execution& execution = {.dropout = kDropoutState}) {
-    tensors.clear_outputs();
-    of_o.fill_nan();
-    of_lse.fill_nan();
+    clear_outputs();
     forward(plan, tensors.forward(), execution);
     forward_tangents(plan, views(), execution);
   }
-
-  reference::Tangents expected(const Mask& mask) const {
-    const check::ReferenceNumbers numbers(tensors, dropout_factors(problem_, kDropoutState));
-    const reference::Inputs inputs = numbers.inputs();
-    return reference::forward_tangents(problem_, mask, inputs, of_q.values(), of_k.values(), of_v.values());
-  }
-
-  AttentionTensors tensors;
-
- private:
-  HostTensor like(const HostTensor& tensor) const {
-    const TensorView view = tensor.view();
-    return {view.dtype, {view.shape.begin(), view.shape.begin() + view.rank}};
-  }
-  Problem problem_;
-
- public:
-  HostTensor of_q = like(tensors.q), of_k = like(tensors.k), of_v = like(tensors.v), of_o = like(tensors.o),
-             of_lse = like(tensors.lse);
 };
-
-/// The largest error, over the largest value that is expected, or 1.
-double error_of(const HostTensor& got, const std::vector<double>& want) {
-  double error = 0, largest = 1;
-  for (std::int64_t i = 0; i < got.size(); ++i) {
-    const double expected = want[static_cast<std::size_t>(i)];
-    const double here = std::abs(got.at(i) - expected);
-    error = here <= error ? error : here;  // keeps a NaN
-    largest = std::max(largest, std::abs(expected));
-  }
-  return error / largest;
-}
-
-double tolerance_of(DType dtype) { return dtype == DType::f32 ? 1e-5 : dtype == DType::f16 ? 2e-3 : 1e-2; }
 
 struct Heads {
   std::int64_t batch, query_heads, kv_heads, mask_heads, head_dim, value_dim;
@@ -140,13 +78,15 @@ TEST_P(TangentsOfTheCorpus, AreThoseOfTheReference) {
       const Mask mask = entry.build({size.rows, size.columns, heads.mask_heads});
       const Problem p = problem_of(heads, mask, GetParam());
       Tangents tangents(p, heads.sinks);
-      const reference::Tangents expected = tangents.expected(mask);
+      const reference::Tangents expected = tangents.expected(mask, kDropoutState);
       for (const test::Level& level : test::levels()) {
         if (level.dtype != GetParam() || !test::serves(level, mask)) continue;
         tangents.run(plan(mask, p, test::forced(level)));
-        const double of_o = error_of(tangents.of_o, expected.o), of_lse = error_of(tangents.of_lse, expected.lse);
-        EXPECT_LE(of_o, tolerance_of(p.dtype)) << "o of " << entry.name << " by " << test::name_of(level);
-        EXPECT_LE(of_lse, tolerance_of(p.dtype)) << "lse of " << entry.name << " by " << test::name_of(level);
+        const double of_o = check::tangent_error(tangents.of_o, expected.o),
+                     of_lse = check::tangent_error(tangents.of_lse, expected.lse);
+        EXPECT_LE(of_o, check::tangent_tolerance(p.dtype)) << "o of " << entry.name << " by " << test::name_of(level);
+        EXPECT_LE(of_lse, check::tangent_tolerance(p.dtype))
+            << "lse of " << entry.name << " by " << test::name_of(level);
       }
       if (sizes == 0) break;
     }

@@ -15,6 +15,8 @@ namespace flashmask::cuda {
 /// Of a lane.
 struct InstructionResults {
   std::uint32_t rows[4], columns[4];  // of load_matrices() and load_matrices_transposed()
+  std::uint32_t loaded[2][4];         // by load_16(), of which the second is zeros
+  std::uint32_t transposed;           // of matrix 0, by transpose_matrix()
   float product[4], half_product[4];
   std::uint32_t copied[2][4];   // by copy_16(), of which the second is zeros
   std::uint32_t two[2], small;  // by copy_8() and copy_4()
@@ -63,8 +65,10 @@ __device__ inline void run_instructions(InstructionResults* results, const std::
   __syncthreads();
   load_matrices(own.rows, shared_address(shared.matrices[lane]));
   load_matrices_transposed(own.columns, shared_address(shared.matrices[lane]));
+  own.transposed = transpose_matrix(own.rows[0]);
   multiply_numbers<__nv_bfloat16>(own.product, lane / 4, lane % 4);
   multiply_numbers<__half>(own.half_product, lane / 4, lane % 4);
+  for (int i = 0; i < 2; ++i) load_16(own.loaded[i], given + 4 * lane, i == 0);
   copy_16(shared_address(shared.copied[0][lane]), given + 4 * lane, true);
   commit_copies();
   copy_16(shared_address(shared.copied[1][lane]), given + 4 * lane, false);
@@ -105,9 +109,12 @@ inline void expect_instructions(const std::vector<InstructionResults>& results, 
       for (int k = 0; k < 16; ++k) expected += static_cast<float>((g + i / 2 * 8 - 2 * k) * (k + 3 * (2 * q + i % 2)));
       EXPECT_EQ(own.product[i], expected);
       EXPECT_EQ(own.half_product[i], expected);
+      EXPECT_EQ(own.loaded[0][i], static_cast<std::uint32_t>(1000 + 4 * lane + i));
+      EXPECT_EQ(own.loaded[1][i], 0U);
       EXPECT_EQ(own.copied[0][i], static_cast<std::uint32_t>(1000 + 4 * other + i));
       EXPECT_EQ(own.copied[1][i], 0U);
     }
+    EXPECT_EQ(own.transposed, own.columns[0]);
     for (unsigned i = 0; i < 2; ++i) EXPECT_EQ(own.two[i], 1002 + 4 * static_cast<std::uint32_t>(other) + i);
     EXPECT_EQ(own.small, static_cast<std::uint32_t>(1001 + 4 * other));
     EXPECT_EQ(own.bits[0], static_cast<std::uint32_t>(std::uint64_t{7} << lane));

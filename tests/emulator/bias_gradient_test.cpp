@@ -32,7 +32,7 @@ void run(Call<T, 64>& call, const Case& with, TileShape map_tile) {
     if (blocks == 0) return;
     emulator::run({.blocks = static_cast<unsigned>(blocks),
                    .threads = Shape::kThreads,
-                   .shared_bytes = sizeof(BiasGradientMemory<Shape>),
+                   .shared_bytes = sizeof(BiasKeepingMemory<Shape>),
                    .copies = with.copies,
                    .readable = call.readable()},
                   [&] { kernel(arguments); });
@@ -74,6 +74,27 @@ TEST(EmulatedBiasGradient, IsThatOfTheReferenceForEachScore) {
                                .change = kTensor,
                                .bias_shape = {2, 1, 200, 150}},
                               {128, 64});
+}
+
+TEST(EmulatedBiasGradient, IsThatOfTheReferenceForNarrowHeads) {
+  expect_right<__half>({.name = "shared by the batch",
+                        .mask = masks::full(150, 200),
+                        .copies = Copies::late,
+                        .head_dim = 32,
+                        .value_dim = 16,
+                        .change = scores::bias(),
+                        .bias_shape = {1, 2, 150, 200}});
+}
+
+/// More than a block looks at in one go.
+TEST(EmulatedBiasGradient, AddsUpManyHeads) {
+  expect_right<__nv_bfloat16>({.name = "72 heads of two batch entries",
+                               .mask = masks::causal(100, 120),
+                               .query_heads = 72,
+                               .head_dim = 16,
+                               .value_dim = 8,
+                               .change = scores::bias(),
+                               .bias_shape = {1, 1, 100, 120}});
 }
 
 TEST(EmulatedBiasGradient, AddsUpRowsThatShareValues) {

@@ -36,11 +36,14 @@ using Large128 = ForwardShape<__nv_bfloat16, 128, 128, 2, Queries::shared, 2>;
 using Roomy128 = ForwardShape<__nv_bfloat16, 128, 128, 2, Queries::shared, 3>;
 using Small128 = ForwardShape<__half, 128, 128, 1, Queries::registers, 3>;
 using Short128 = ForwardShape<__nv_bfloat16, 128, 128, 1, Queries::shared, 2, 64>;
+using Of32 = ForwardShape<__nv_bfloat16, 32, 32, 2, Queries::shared, 3>;
 using Of64 = ForwardShape<__half, 64, 64, 2, Queries::registers, 3>;
 using Short64 = ForwardShape<__half, 64, 64, 1, Queries::registers, 3, 64>;
 using Of192 = ForwardShape<__half, 192, 192, 1, Queries::staged, 3>;
 using Large256 = ForwardShape<__nv_bfloat16, 256, 256, 1, Queries::staged, 3, 128, 10>;
 using Small256 = ForwardShape<__half, 256, 256, 1, Queries::staged, 2, 128, 10>;
+
+TEST(EmulatedForward, IsRightAt32) { expect_right_over_masks<Changing<Of32>>(); }
 
 TEST(EmulatedForward, IsRightAt64) {
   expect_right_over_masks<Of64>();
@@ -242,13 +245,16 @@ TEST(EmulatedForward, BiasesScoresByDistance) {
   expect_right_with_alibi<Large256>();
 }
 
-/// A batch of one has float32 values, one of two 16-bit ones: in pairs where the keys are even in number.
+/// A batch of one has float32 values, one of two 16-bit ones: in pairs where the keys are even in number, in eights
+/// where they are a multiple of 8.
 template <class Shape>
 void expect_right_with_bias(const ScoreChange& bias) {
   for (const int batch : {1, 2}) {
     Problem problem = problem_for<Shape>({150, 203, 4, 2, batch});
     problem.change = bias;
     expect_right<Changing<Shape>>(masks::sliding_window(150, 203, 90), problem);
+    problem.key_length = 208;
+    expect_right<Changing<Shape>>(masks::causal(150, 208), problem);
     problem.key_length = 204;
     problem.change = scores::softcap(2) | bias;
     problem.dropout = 0.1;
@@ -257,6 +263,7 @@ void expect_right_with_bias(const ScoreChange& bias) {
 }
 
 TEST(EmulatedForward, BiasesScoresByTensors) {
+  expect_right_with_bias<Of32>(scores::bias());
   expect_right_with_bias<Of64>(scores::bias());
   expect_right_with_bias<Large128>(scores::bias());
   expect_right_with_bias<Of192>(scores::bias());

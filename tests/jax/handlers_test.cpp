@@ -160,7 +160,8 @@ TEST(PlanCache, FindsPlansByContentsAndKeepsTheNewest) {
   find(4, 200);  // more than all may have: alone
   EXPECT_EQ(cache.size(), 1U);
   EXPECT_NE(find(1, 10), first);
-  EXPECT_EQ(first->problem().query_length, 4);  // a plan lives as long as someone holds it
+  EXPECT_EQ(std::static_pointer_cast<const Plan>(first)->problem().query_length,
+            4);  // a plan lives as long as someone holds it
 }
 
 }  // namespace

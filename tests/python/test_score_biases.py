@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Biases by a tensor and by a table of distances: by their formulas, and with the gradients of what is shared."""
 
+import importlib.util
 import itertools
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +18,7 @@ import flashmask
 import flashmask.operators
 from flashmask import masks
 
+PAIR_BIAS = Path(__file__).parents[2] / "examples" / "pair_bias.py"
 pytestmark = pytest.mark.kernels
 
 BATCH, HEADS, KV_HEADS = 2, 4, 2
@@ -393,3 +397,14 @@ def test_what_serves_no_bias_says_so():
         flashmask.attention(q, k, v, mask, bias=bias, invariant=True)
     with pytest.raises(TypeError, match="unexpected keyword argument 'bias'"):
         flashmask.flash_attn_func(q, k, v, bias=bias)
+
+
+@pytest.mark.skipif(not PAIR_BIAS.exists(), reason="the examples are in a checkout only")
+def test_the_example_has_the_gradients_of_the_dense_formula(capsys):
+    spec = importlib.util.spec_from_file_location("pair_bias", PAIR_BIAS)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["pair_bias"] = module
+    spec.loader.exec_module(module)
+    assert module.main(["--steps", "1"]) == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert len(printed) == 2 and printed[-1] == "the same as the dense formula"

@@ -20,6 +20,7 @@ from flashmask._torch.plans.operands import (
     check_devices,
     check_saved,
     check_sinks,
+    check_tangents,
     key_gradient_dtype,
     ready_bias,
     ready_sinks,
@@ -29,6 +30,8 @@ from flashmask._torch.schemas import Gradients, Outputs, OutputsWithMaxScores
 # Kernels read 16 bytes at a time: eight elements of their dtypes.
 _ELEMENTS = 8
 _BYTES = 16
+# What the names of the kernels that compute tangents begin with: sm80's, and those of smaller GPUs.
+_OF_TANGENTS = "sm8"
 
 
 def forward_cuda(q: Tensor, k: Tensor, v: Tensor, call: Call) -> Outputs:
@@ -127,6 +130,51 @@ def backward_cuda(
     return gradients if grad_bias is None else (*gradients, grad_bias)
 
 
+def forward_tangents_cuda(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    o: Tensor,
+    lse: Tensor,
+    tangent_q: Tensor | None,
+    tangent_k: Tensor | None,
+    tangent_v: Tensor | None,
+    call: Call,
+) -> Outputs:
+    """Runs flashmask::forward_tangents by the kernels of mma.sync; returns before the device is done."""
+    check_saved(o, None, o, lse, q.dtype, (*q.shape[:3], v.shape[3]))
+    check_devices(q.device, o=o, lse=lse)
+    check_tangents(q=(tangent_q, q), k=(tangent_k, k), v=(tangent_v, v))
+    plan, stream = plan_of_call(q, k, v, call._replace(cudnn=OURS), _OF_TANGENTS)
+    assert not isinstance(plan, CudnnPlan)
+    _kept, sinks = _sinks(call.sinks, q)
+    _numbers, bias, _ = ready_bias(call, q, k)
+    _seed_offset, drawn = _drawn(call, q.device)
+    value_dim = v.shape[3]
+    workspace = plan.tangents_workspace()
+    tangent_o = torch.empty(*q.shape[:3], plan.value_dim, dtype=q.dtype, device=q.device)
+    tangent_lse = torch.empty_like(lse, memory_format=torch.contiguous_format)
+    dims = plan.head_dim, plan.head_dim, plan.value_dim
+    tangents = [
+        None if each is None else _ready(each, dim)
+        for each, dim in zip((tangent_q, tangent_k, tangent_v), dims, strict=True)
+    ]
+    of_q, of_k, of_v = (None if each is None else _view(each) for each in tangents)
+    q, k, v, o = (_ready(each, dim) for each, dim in zip((q, k, v, o), (*dims, plan.value_dim), strict=True))
+    lse = lse.contiguous()
+    plan.forward_tangents(
+        (_view(q), _view(k), _view(v), _view(o), lse.data_ptr()),
+        (of_q, of_k, of_v),
+        (tangent_o.data_ptr(), tangent_lse.data_ptr()),
+        workspace,
+        stream,
+        drawn,
+        sinks,
+        bias,
+    )
+    return _columns(tangent_o, value_dim), tangent_lse
+
+
 def _sinks(sinks: Tensor | None, q: Tensor) -> tuple[Tensor | None, Sinks | None]:
     if sinks is None:
         return None, None
@@ -177,3 +225,4 @@ def _refuse_rocm(*arguments: object) -> Any:
 
 if torch.version.hip:  # ROCm's devices are called cuda too
     forward_cuda = forward_with_max_scores_cuda = backward_cuda = _refuse_rocm  # type: ignore[assignment]
+    forward_tangents_cuda = _refuse_rocm  # type: ignore[assignment]

@@ -23,7 +23,7 @@ from flashmask._torch.autograd import (
     record,
 )
 from flashmask._torch.cpu import backward_cpu, forward_cpu, forward_tangents_cpu, forward_with_max_scores_cpu
-from flashmask._torch.cuda import backward_cuda, forward_cuda, forward_with_max_scores_cuda
+from flashmask._torch.cuda import backward_cuda, forward_cuda, forward_tangents_cuda, forward_with_max_scores_cuda
 from flashmask._torch.direct import is_recordable, kernels_of
 from flashmask._torch.flops import backward_flops, count_flops, forward_flops, forward_tangents_flops
 from flashmask._torch.plans.device_plan import rows_of_nothing
@@ -45,7 +45,7 @@ from flashmask._torch.shapes import (
     forward_with_max_scores_fake,
     snapshot_fake,
 )
-from flashmask._torch.tangents import forward_tangents_autograd, forward_tangents_cuda
+from flashmask._torch.tangents import forward_tangents_autograd
 
 
 def forward(q: Tensor, k: Tensor, v: Tensor, call: Call) -> Outputs:

@@ -142,11 +142,3 @@ def forward_tangents_autograd(
     tensors = q, k, v, o, lse, tangent_q, tangent_k, tangent_v, call.sinks, call.bias
     outputs: Outputs = _apply(_OfTangents, run, torch.is_grad_enabled(), *tensors)
     return outputs
-
-
-def forward_tangents_cuda(*arguments: Any) -> Outputs:
-    """Refuses tensors on a GPU."""
-    raise NotImplementedError(
-        "flashmask: forward-mode derivatives run on the CPU in this build, and q is on a GPU; call .cpu(), or take "
-        "scaled_dot_product_attention under sdpa_kernel(SDPBackend.MATH)"
-    )

@@ -92,7 +92,7 @@ class Exchange:
 
         Unless `apart`, results may share memory with each other or with `tensors`.
         """
-        received = None if self.silent else swapped(group, tensors, self.sends, self._gets)
+        received = None if self.silent else swapped(group, tensors, self.sends, self._gives, self._gets)
         if received is None or not any(self._gets):
             return [each.clone() for each in tensors] if apart else list(tensors)
         cut = [
@@ -106,21 +106,24 @@ class Exchange:
             found.update(zip(stack, whole, strict=True))
         return [found[place] for place in range(len(tensors))]
 
-    def give_back(self, group: Group, partials: Sequence[Tensor], dtype: torch.dtype | None = None) -> list[Tensor]:
+    def give_back(
+        self, group: Group, partials: Sequence[Tensor], dtype: torch.dtype | None = None, *, apart: bool = True
+    ) -> list[Tensor]:
         """Sums partials (batch, tokens computed with, ...) over ranks, in their order, into (batch, tokens held, ...).
 
-        Adds up in `partials`, and rounds the sums to `dtype` once.
+        Adds up in `partials`, and rounds the sums to `dtype` once. Unless `apart`, results may share memory with
+        `partials`, and so keep all of it.
         """
         if self.silent:
             return list(partials)
-        self._add(partials, swapped(group, partials, self._fetched, self._gives))
-        return [self._own(partial, dtype or partial.dtype) for partial in partials]
+        self._add(partials, swapped(group, partials, self._fetched, self._gets, self._gives))
+        return [self._own(partial, dtype or partial.dtype, apart) for partial in partials]
 
-    def _own(self, sums: Tensor, dtype: torch.dtype) -> Tensor:
-        """Copies the sums of the tokens that the rank holds."""
+    def _own(self, sums: Tensor, dtype: torch.dtype, apart: bool) -> Tensor:
+        """Takes the sums of the tokens that the rank holds."""
         parts = parts_of(sums, [place for place, _ in self._places[self.rank]])
         if len(parts) == 1:
-            return parts[0].to(dtype, copy=True)
+            return parts[0].to(dtype, copy=apart)
         own = sums.new_empty((sums.shape[0], self.held, *sums.shape[2:]), dtype=dtype)
         return torch.cat(parts, 1, out=own) if parts else own
 

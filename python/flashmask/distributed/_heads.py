@@ -76,6 +76,12 @@ class HeadExchange:
         """For each tensor and rank, where the rank's words begin among those of a token, and how many they are."""
         self._apart = [all(before[1] == after[0] for before, after in pairwise(parts)) for parts in self.shares]
         self._is_even = all(self._apart) and all(len({width for _, width in cuts}) == 1 for cuts in self._cuts)
+        self._shapes_held = [(self._batch, local.held, *rest) for _, _, rest in kinds]
+        self._shapes_whole = [
+            (self._batch, local.tokens, parts[local.rank][1] - parts[local.rank][0], *rest[1:])
+            for (_, _, rest), parts in zip(kinds, self.shares, strict=True)
+        ]
+        """For each tensor, its shape with the tokens held here and all heads; with all tokens and this rank's heads."""
         self._widths = [[cuts[rank][1] for cuts in self._cuts] for rank in range(local.ranks)]
         """For each rank and tensor, the words of a token."""
         self._rows = [sum(widths) for widths in self._widths]
@@ -94,15 +100,14 @@ class HeadExchange:
 
     def to_heads(self, group: Group, tensors: Sequence[Tensor]) -> list[Tensor]:
         """Turns tensors (batch, tokens held, heads, ...) into (batch, all tokens, heads of this rank, ...)."""
-        local, own = self.local, self.local.rank
+        own = self.local.rank
         received = self._swapped(group, self._of_each_rank(tensors), self._of_tokens, self._of_heads)
         pieces = [each.split_with_sizes(self._widths[own], 2) for each in self._in_order(received)]
         found = []
-        for place, (dtype, _, rest) in enumerate(self._kinds):
+        for place, (dtype, _, _) in enumerate(self._kinds):
             parts = [piece[place] for piece in pieces]
             words = torch.cat(parts, 1) if len(parts) > 1 else parts[0].contiguous()
-            begin, end = self.shares[place][own]
-            found.append(_plain(words.view(dtype).view(self._batch, local.tokens, end - begin, *rest[1:])))
+            found.append(_plain(words.view(dtype).view(self._shapes_whole[place])))
         return found
 
     def to_tokens(self, group: Group, tensors: Sequence[Tensor]) -> list[Tensor]:
@@ -126,7 +131,8 @@ class HeadExchange:
 
     def _words(self, tensor: Tensor) -> Tensor:
         """Returns (batch, tokens, words) of a tensor (batch, tokens, heads, ...)."""
-        rows = tensor.reshape(self._batch, tensor.shape[1], math.prod(tensor.shape[2:]))
+        shape = self._batch, tensor.shape[1], math.prod(tensor.shape[2:])
+        rows = tensor.view(shape) if tensor.is_contiguous() else tensor.reshape(shape)
         ratio = max(self._word.itemsize // rows.element_size(), 1)
         entries, of_tokens, last = rows.stride()
         if last != 1 or entries % ratio or of_tokens % ratio or rows.storage_offset() % ratio:
@@ -138,7 +144,10 @@ class HeadExchange:
         batch, held, ranks = self._batch, self.local.held, self.local.ranks
         words = [self._words(each) for each in tensors]
         if self._is_even:
-            apart = [each.view(batch, held, ranks, each.shape[2] // ranks).permute(2, 0, 1, 3) for each in words]
+            apart = [
+                each.as_strided((ranks, batch, held, cuts[0][1]), (cuts[0][1], *each.stride()))
+                for each, cuts in zip(words, self._cuts, strict=True)
+            ]
             return torch.cat(apart, 3).view(-1)
         sent = torch.empty(sum(self._of_tokens), dtype=self._word, device=words[0].device)
         for rank, block in enumerate(sent.split_with_sizes(self._of_tokens)):
@@ -181,16 +190,18 @@ class HeadExchange:
             for (begin, end), each in zip(runs, into, strict=True):
                 torch.cat([whole.narrow(1, begin, end - begin) for whole in rows], 2, out=each)
 
-    def _together(self, place: int, parts: Sequence[Tensor]) -> Tensor:
+    def _together(self, place: int, parts: list[Tensor]) -> Tensor:
         """Returns (batch, tokens held, heads, ...) of the words from all ranks, sums where their ranges overlap."""
         dtype, _, rest = self._kinds[place]
-        shape = self._batch, self.local.held
+        shape = self._shapes_held[place]
         if self._apart[place]:
-            return _plain(torch.cat(list(parts), 2).view(dtype).view(*shape, *rest))
+            return _plain(torch.cat(parts, 2).view(dtype).view(shape))
         sums = torch.promote_types(dtype, torch.float32)
-        total = torch.zeros((*shape, *rest), dtype=sums, device=parts[0].device)
+        total = torch.zeros(shape, dtype=sums, device=parts[0].device)
         for part, (begin, end) in zip(parts, self.shares[place], strict=True):
-            total.narrow(2, begin, end - begin).add_(part.contiguous().view(dtype).view(*shape, end - begin, *rest[1:]))
+            total.narrow(2, begin, end - begin).add_(
+                part.contiguous().view(dtype).view(*shape[:2], end - begin, *rest[1:])
+            )
         return total.to(dtype)
 
 

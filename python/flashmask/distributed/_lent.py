@@ -4,15 +4,12 @@
 from __future__ import annotations
 
 import atexit
-import itertools
 import time
 import weakref
-from functools import partial
 
 from torch import Tensor
 
 _MOST_SECONDS = 0.5  # somebody else may hold a tensor for as long as the program runs
-_numbers = itertools.count()
 _lent: dict[int, weakref.ref[Tensor]] = {}
 
 
@@ -25,13 +22,13 @@ def lend(*tensors: Tensor) -> None:
     """
     for tensor in tensors:
         if tensor.device.type == "cpu":
-            number = next(_numbers)
             # Forgotten when the Python object goes, which C++ keeps as long as it holds the tensor.
-            _lent[number] = weakref.ref(tensor, partial(_forget, number))
+            reference = weakref.ref(tensor, _forget)
+            _lent[id(reference)] = reference
 
 
-def _forget(number: int, _: object) -> None:
-    _lent.pop(number, None)
+def _forget(reference: weakref.ref[Tensor]) -> None:
+    _lent.pop(id(reference), None)
 
 
 @atexit.register

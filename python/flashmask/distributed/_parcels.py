@@ -14,7 +14,7 @@ from torch import Tensor
 
 from flashmask.distributed._group import Group
 from flashmask.distributed._lent import lend
-from flashmask.distributed._runs import Runs, tokens
+from flashmask.distributed._runs import Runs
 
 Kinds: TypeAlias = tuple[tuple[torch.dtype, int, torch.Size], ...]
 """For each tensor (batch, tokens, ...): dtype, batch, and the sizes after the tokens."""
@@ -74,13 +74,18 @@ class Layout:
 _layout = lru_cache(64)(Layout)
 
 
-def swapped(group: Group, tensors: Sequence[Tensor], runs: Sequence[Runs], counts: tuple[int, ...]) -> Parcels:
-    """Sends each rank the tokens of its runs, of all tensors; returns what ranks send to this one, `counts` tokens."""
-    sent = Parcels(tuple(map(tokens, runs)), kinds_of(tensors), tensors[0].device)
+def swapped(
+    group: Group, tensors: Sequence[Tensor], runs: Sequence[Runs], gives: tuple[int, ...], gets: tuple[int, ...]
+) -> Parcels:
+    """Sends each rank the tokens of its runs, of all tensors; returns what ranks send to this one.
+
+    gives, gets: number of tokens sent to each rank, those of its runs, and received from each.
+    """
+    sent = Parcels(gives, kinds_of(tensors), tensors[0].device)
     for rank, of_rank in enumerate(runs):
         if of_rank:
             sent.pack(rank, [parts_of(each, of_rank) for each in tensors])
-    return sent.sent(group, counts)
+    return sent.sent(group, gets)
 
 
 class Parcels:

@@ -292,14 +292,14 @@ class _Fetched(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, exchange: Exchange, local: Local, group: Group) -> Tensor:
         check_call(local, group, [x], "fetch predecessors")
         ctx.exchange, ctx.where = exchange, (local, group)
-        return exchange.fetch(group, [x.contiguous()], apart=True)[0]
+        return exchange.fetch(group, [x.contiguous()])[0]
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
         local, group = ctx.where
         check_call(local, group, [grad], "give gradients back")
-        return ctx.exchange.give_back(group, [grad.clone()])[0], None, None, None
+        return ctx.exchange.give_back(group, [grad.clone()], apart=False)[0], None, None, None
 
 
 class _ToHeads(torch.autograd.Function):

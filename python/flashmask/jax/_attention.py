@@ -15,17 +15,15 @@ from flashmask._mask import Mask
 from flashmask._options import LAYOUTS, ScoreArguments, options_of
 from flashmask._plans.plan import dtype_name
 from flashmask.jax._masks import mask_operand
-from flashmask.jax._operands import array, problem_of, score_operands
+from flashmask.jax._operands import array, check_platform, problem_of, score_operands
 from flashmask.jax._operators import attend
 from flashmask.jax._plan import Plan, check_plan
 from flashmask.jax._rows import RowIndices
 from flashmask.jax._site import Options
-from flashmask.jax._versions import vary_along, varying_axes
+from flashmask.jax._versions import vary_alike
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
-
-_PLATFORMS = ("cpu", "gpu", "cuda")
 
 
 def attention(
@@ -85,7 +83,7 @@ def attention(
         NotImplementedError: a transform or platform that is not served.
     """
     score = options_of(attention, change, ScoreArguments).score
-    _check_platform()
+    check_platform()
     heads_first = choice("layout", layout, LAYOUTS) == 1
     arrays = [array(name, given) for name, given in (("q", q), ("k", k), ("v", v))]
     problem = problem_of(arrays, heads_first, check_dropout("dropout", dropout), score)
@@ -112,19 +110,9 @@ def attention(
     swap = heads_first and not options.heads_first  # the reference reads tensors in one order
     if swap:
         given[:3] = [tensor.swapaxes(1, 2) for tensor in arrays]
-    o, lse = attend(options, *_alike(given))
+    o, lse = attend(options, *vary_alike(given))
     o = o.swapaxes(1, 2) if swap else o
     return (o, lse) if boolean("return_lse", return_lse) else o
-
-
-def _check_platform() -> None:
-    chosen = jax.config.jax_default_device
-    platform = getattr(chosen, "platform", chosen) or jax.default_backend()
-    if platform not in _PLATFORMS:
-        raise NotImplementedError(
-            f"flashmask.jax.attention: this program is for {platform}; flashmask computes on CPUs and on NVIDIA's "
-            "GPUs: run it under jax.default_device(jax.devices('cpu')[0])"
-        )
 
 
 def _sinks(given: Any, problem: Problem) -> Any:
@@ -153,9 +141,3 @@ def _words(key: Any) -> Any:
         raise ValueError(f"key is {described(key)}; expected one key of jax.random, of two or four 32-bit words")
     # The fourth word of an rbg key repeats the second.
     return jnp.concatenate([words[:3], jnp.zeros(4 - min(words.size, 3), jnp.uint32)])
-
-
-def _alike(arrays: list[Any]) -> list[Any]:
-    """Lets all arrays differ along the axes of a shard_map that any does: gradients of shared ones are then summed."""
-    axes = frozenset[Any]().union(*(varying_axes(each) for each in arrays if each is not None))
-    return [None if each is None else vary_along(each, axes) for each in arrays]

@@ -24,7 +24,7 @@ def register() -> None:
     """Tells XLA where the handlers are."""
     on_cuda = jax.ffi.pycapsule(library.flashmask_jax_instantiate_cuda)
     on_rocm = jax.ffi.pycapsule(library.flashmask_jax_refuse_rocm)
-    for name in ("forward", "backward", "plan"):
+    for name in ("forward", "backward", "plan", "linear_forward", "linear_backward"):
         of_cpu, of_cuda = (getattr(library, f"flashmask_jax_{name}_{platform}") for platform in ("cpu", "cuda"))
         register = functools.partial(jax.ffi.register_ffi_target, f"flashmask_{name}")
         register({"execute": jax.ffi.pycapsule(of_cpu)}, platform="cpu")

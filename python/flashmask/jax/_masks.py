@@ -51,10 +51,10 @@ def mask_operand(mask: Any, problem: Problem) -> Operand:
 
         mask = from_booleans("mask", mask)
     check_mask("mask", mask.shape, problem)
-    return _constant(mask)
+    return constant(mask)
 
 
-def _constant(mask: Mask) -> Operand:
+def constant(mask: Mask) -> Operand:
     """Returns the shortest row indices of a mask, or its bits; made once for each mask."""
     kept: Operand | None = mask.__dict__.get("_jax_operand")
     if kept is None:

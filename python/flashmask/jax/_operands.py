@@ -14,6 +14,19 @@ from flashmask._arguments import described
 from flashmask._plans.plan import dtype_name
 from flashmask.scores import OPERANDS, UNCHANGED, ScoreChange, check_shape
 
+_PLATFORMS = ("cpu", "gpu", "cuda")
+
+
+def check_platform() -> None:
+    """Refuses processors that there are no kernels for."""
+    chosen = jax.config.jax_default_device
+    platform = getattr(chosen, "platform", chosen) or jax.default_backend()
+    if platform not in _PLATFORMS:
+        raise NotImplementedError(
+            f"flashmask.jax: this program is for {platform}; flashmask computes on CPUs and on NVIDIA's "
+            "GPUs: run it under jax.default_device(jax.devices('cpu')[0])"
+        )
+
 
 def array(name: str, given: Any) -> Any:
     """Returns an array of JAX; refuses whatever is neither that nor NumPy's."""

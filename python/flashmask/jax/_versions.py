@@ -34,6 +34,12 @@ def vary_along(array: Any, axes: frozenset[Any]) -> Any:
     return jax.lax.pvary(array, missing)
 
 
+def vary_alike(arrays: list[Any]) -> list[Any]:
+    """Lets all arrays differ along the axes of a shard_map that any does: gradients of shared ones are then summed."""
+    axes = frozenset[Any]().union(*(varying_axes(each) for each in arrays if each is not None))
+    return [None if each is None else vary_along(each, axes) for each in arrays]
+
+
 def result_like(shape: tuple[int, ...], dtype: Any, arrays: Arrays) -> jax.ShapeDtypeStruct:
     """The type of a result that differs along every axis of a shard_map that an operand differs along."""
     axes = frozenset[Any]().union(*map(varying_axes, arrays))

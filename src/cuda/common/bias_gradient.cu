@@ -6,6 +6,7 @@
 #include "cuda/common/bias_gradient_kernel.cuh"
 #include "cuda/common/kernel_entry.h"
 #include "cuda/common/launch.cuh"
+#include "cuda/runtime/device.h"
 #include "cuda/runtime/status.h"
 #include "plan/plan_choice.h"
 
@@ -26,12 +27,21 @@ void clear_rows(const TensorView& gradient, cudaStream_t stream) {
     }
 }
 
+template <class Memory, class Shape>
+void launch_blocks(const Problem& problem, const BiasGradientArguments& arguments, int blocks, cudaStream_t stream) {
+  divide_memory<Memory>("backward", bias_gradient_kernel<Shape>, 1, problem);
+  launch<Memory>("backward: the gradient of the bias", bias_gradient_kernel<Shape>, blocks, Shape::kThreads, stream,
+                 arguments);
+}
+
 template <class T>
-void launch_sums(const Problem& problem, const BiasGradientArguments& arguments, int blocks, cudaStream_t stream) {
+void launch_sums(const Problem& problem, BiasGradientArguments arguments, int blocks, cudaStream_t stream) {
   using Shape = BiasGradientShape<T>;
-  divide_memory<BiasGradientMemory<Shape>>("backward", bias_gradient_kernel<Shape>, 1, problem);
-  launch<BiasGradientMemory<Shape>>("backward: the gradient of the bias", bias_gradient_kernel<Shape>, blocks,
-                                    Shape::kThreads, stream, arguments);
+  using Keeping = BiasKeepingMemory<Shape>;
+  arguments.keeps_bias = arguments.keeps_bias && device_facts(problem.device).block_shared_bytes >= sizeof(Keeping);
+  const auto launch_own =
+      arguments.keeps_bias ? launch_blocks<Keeping, Shape> : launch_blocks<BiasGradientMemory<Shape>, Shape>;
+  launch_own(problem, arguments, blocks, stream);
   if (arguments.parts > 1)
     launch<BiasGradientMemory<Shape>>("backward: joining the gradient of the bias", join_parts_kernel<Shape>,
                                       blocks / arguments.parts, Shape::kThreads, stream, arguments);

@@ -25,8 +25,9 @@ inline BiasGradientArguments bias_gradient_arguments(const Problem& problem, con
   made.key_length = static_cast<int>(problem.key_length);
   made.query_heads = static_cast<int>(problem.query_heads);
   made.head_ratio = static_cast<int>(problem.query_heads / problem.kv_heads);
+  made.narrow = problem.head_dim <= 32 && problem.value_dim <= 32;
   made.score_chunks = chunks(problem.head_dim);
-  made.chunks = made.score_chunks + chunks(problem.value_dim);
+  made.chunks = made.narrow ? 1 : made.score_chunks + chunks(problem.value_dim);
   made.row_tiles = static_cast<int>(bias_tiles(problem.query_length));
   made.column_tiles = static_cast<int>(bias_tiles(problem.key_length));
   made.list_batches = static_cast<int>(to.shape[0] == 1 ? problem.batch : 1);
@@ -35,6 +36,7 @@ inline BiasGradientArguments bias_gradient_arguments(const Problem& problem, con
   made.sums = of_rows                                         ? BiasSums::tiles
               : problem.change.bias() == ScoreBias::distances ? BiasSums::diagonals
                                                               : BiasSums::columns;
+  made.keeps_bias = made.sums == BiasSums::tiles && tensors.bias.values.dtype == problem.dtype;
   made.score = score;
   made.map = map;
   made.map_tile = map_tile;

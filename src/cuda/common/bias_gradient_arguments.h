@@ -20,12 +20,14 @@ struct BiasGradientArguments {
   BackwardStatistics statistics;
   int key_length, query_heads;
   int head_ratio;            // query heads that share a key head
+  bool narrow;               // no head has more than 32 dims: one chunk holds those of q and k and those of v
   int score_chunks, chunks;  // of 64 dims: those of q and k, and with those of v
   int row_tiles, column_tiles;
   int list_batches, list_heads;  // that share a list
   int lists_across;              // lists of a batch entry
   int parts;                     // of the batch entries that share a list, each summed by a block of its own
   BiasSums sums;
+  bool keeps_bias;  // whether blocks keep their tile of the bias in shared memory, which is a BiasKeepingMemory then
   ScoreArguments score;
   TileMapView map;  // by columns of tiles
   TileShape map_tile;

@@ -39,14 +39,15 @@ __device__ __forceinline__ void store_number(void* out, DType dtype, std::int64_
         static_cast<std::uint16_t>(dtype == DType::f16 ? pack<__half>(value, 0) : pack<__nv_bfloat16>(value, 0));
 }
 
-/// Tiles of 128 × 128 scores for heads of any width: dims pass through shared memory in chunks of 64. Eight warps take
-/// 32 rows × 64 columns each.
+/// Tiles of 128 × 128 scores for heads of any width: dims pass through shared memory in chunks of 64, as two halves. Of
+/// narrow heads, of up to 32 dims, a chunk holds q and the gradient of o, or k and v. Eight warps take 32 rows × 64
+/// columns each.
 template <class T>
 struct BiasGradientShape {
   using Element = T;
   static constexpr int kRows = kBiasTile, kColumns = kBiasTile, kChunk = 64, kThreads = 256;
   static constexpr int kUnits = 2, kOwnRows = 32, kOwnColumns = 64;
-  using Tile = SharedTile<kBiasTile, kChunk>;
+  using Tile = SharedTile<kBiasTile, kChunk / 2>;
 };
 
 /// A tile of one head.
@@ -58,12 +59,20 @@ struct BiasVisit {
 
 template <class Shape>
 struct BiasGradientMemory {
-  // Two buffers of a chunk of rows and one of columns; at the end, sums of the tile.
-  alignas(128) std::uint8_t chunks[2][2][Shape::Tile::kBytes];
+  // Two buffers of a chunk of rows and one of columns, in halves; at the end, sums of the tile.
+  alignas(128) std::uint8_t chunks[2][2][2][Shape::Tile::kBytes];
   alignas(16) float lse_log2[2][Shape::kRows];
   alignas(16) float dot[2][Shape::kRows];
   SharedMask<Shape::kRows, Shape::kColumns> mask[2];
-  BiasVisit visits[4];  // the last one, this one, and the next
+  BiasVisit visits[64];  // the last one, this one, and those found so far of the next
+  int looked, found;     // how many of the block's tiles its first warp has looked at, and how many visits it found
+};
+
+/// Where a block also keeps its tile of the bias, for which most GPUs have the room: two values of a lane in each word.
+template <class Shape>
+struct BiasKeepingMemory : BiasGradientMemory<Shape> {
+  static constexpr int kWords = Shape::kOwnRows * Shape::kOwnColumns / 64;  // of a thread
+  uint4 bias[kWords / 4][Shape::kThreads];
 };
 
 /// The gradient of a bias. A block takes a tile of values through the scores of all heads that share them, or the tiles
@@ -73,28 +82,34 @@ template <class Shape>
 class BiasGradientBlock {
   using T = typename Shape::Element;
   using Tile = typename Shape::Tile;
-  static constexpr int kUnits = Shape::kUnits, kEights = Shape::kOwnColumns / 8, kPanels = Shape::kChunk / 16,
-                       kPairs = kEights / 2;
+  static constexpr int kUnits = Shape::kUnits, kEights = Shape::kOwnColumns / 8, kPairs = kEights / 2,
+                       kHalf = Shape::kChunk / 2;
   using Scores = float[kUnits][kEights][4];
 
  public:
   /// `number`: of the block's place, among those of all lists.
-  __device__ __forceinline__ BiasGradientBlock(BiasGradientMemory<Shape>& shared,
-                                               const BiasGradientArguments& arguments, int number, int part)
-      : shared_(shared), arguments_(arguments), number_(number), part_(part) {}
+  __device__ __forceinline__ BiasGradientBlock(BiasKeepingMemory<Shape>& shared, const BiasGradientArguments& arguments,
+                                               int number, int part)
+      : shared_(shared), arguments_(arguments), number_(number), part_(part) {
+    const BiasGradientArguments::Place own = place();
+    numbers_ = own.heads * own.tiles;
+  }
 
   __device__ __forceinline__ void run() {
     Scores sums = {};
-    if (thread_index() == 0) visit(0) = first_from(0);
+    if (warp() == 0) {
+      if (lane_index() == 0) shared_.looked = shared_.found = 0;
+      __syncwarp();
+      find_visits();
+    }
     __syncthreads();
     if (exists(visit(0))) {
-      copy_chunk(visit(0), 0, 0);
+      copy_chunk(0, 0);
       copy_for_tile(0);
       commit_copies();
     }
-    int step = 0;
 #pragma unroll 1
-    for (int i = 0; exists(visit(i)); ++i) add_tile(sums, i, step);
+    for (int i = 0; exists(visit(i)); ++i) add_tile(sums, i);
     await_copies<0>();
     __syncthreads();
     if (arguments_.parts > 1) return store_part(sums);
@@ -125,26 +140,40 @@ class BiasGradientBlock {
 
   using Visit = BiasVisit;
   __device__ __forceinline__ BiasGradientArguments::Place place() const { return arguments_.place(number_, part_); }
-  __device__ __forceinline__ Visit& visit(int i) const { return shared_.visits[i % 4]; }
+  __device__ __forceinline__ Visit& visit(int i) const { return shared_.visits[i % 64]; }
+  __device__ __forceinline__ bool exists(const Visit& visit) const { return visit.number < numbers_; }
 
-  __device__ __forceinline__ bool exists(const Visit& visit) const {
-    return visit.number < place().heads * place().tiles;
+  /// Finds the next visits, or that there are none, by one warp: each lane looks at a tile.
+  __device__ __forceinline__ void find_visits() {
+    const int lane = lane_index();
+    int looked = shared_.looked, end = shared_.found;
+    unsigned found = 0;
+#pragma unroll 1
+    for (; found == 0 && looked < numbers_; looked += 32) {
+      Visit own = visit_of(looked + lane);
+      const bool active = exists(own) && find(own);
+      found = __ballot_sync(~0U, active);
+      if (active) visit(end + __popc(found & ((1U << lane) - 1))) = own;
+      end += __popc(found);
+    }
+    __syncwarp();  // all lanes have read what the first one writes
+    if (lane == 0) {
+      if (looked >= numbers_) visit(end).number = numbers_;
+      shared_.looked = looked;
+      shared_.found = end;
+    }
+    __syncwarp();
   }
 
-  /// Returns the first tile from this number on in which some score is visible.
-  __device__ __forceinline__ Visit first_from(int number) const {
+  __device__ __forceinline__ Visit visit_of(int number) const {
     const BiasGradientArguments::Place from = place();
-    Visit found{number, 0, 0, 0, 0, false};
-#pragma unroll 1
-    for (; exists(found); ++found.number) {
-      const int of_list = found.number / from.tiles, tile = found.number % from.tiles;
-      found.batch = from.first_batch + of_list / arguments_.list_heads;
-      found.head = from.first_head + of_list % arguments_.list_heads;
-      found.row_tile = from.row_tile + tile;
-      found.column_tile = from.column_tile + (arguments_.sums == BiasSums::diagonals ? tile : 0);
-      if (find(found)) break;
-    }
-    return found;
+    const int of_list = number / from.tiles, tile = number % from.tiles;
+    return {number,
+            from.first_batch + of_list / arguments_.list_heads,
+            from.first_head + of_list % arguments_.list_heads,
+            from.row_tile + tile,
+            from.column_tile + (arguments_.sums == BiasSums::diagonals ? tile : 0),
+            false};
   }
 
   /// Reads from the map whether a tile is visited, and whether it needs its mask.
@@ -174,20 +203,29 @@ class BiasGradientBlock {
 
   // Copies.
 
-  /// Issues the copies of a chunk: of q and k, and past those of grad_o and v.
-  __device__ __forceinline__ void copy_chunk(const Visit& visit, int chunk, int step) {
+  /// Issues the copies of a chunk: of q and k, and past those of grad_o and v; of narrow heads, of all four.
+  __device__ __forceinline__ void copy_chunk(int number, int chunk) {
     const BiasGradientArguments& from = arguments_;
-    const bool values = chunk >= from.score_chunks;
-    const int first = (values ? chunk - from.score_chunks : chunk) * Shape::kChunk;
-    copy_side(shared_.chunks[step % 2][0], (values ? from.grad_o : from.q).of(visit.batch, visit.head), first,
-              visit.row_tile * Shape::kRows);
-    copy_side(shared_.chunks[step % 2][1], (values ? from.v : from.k).of(visit.batch, visit.head / from.head_ratio),
-              first, visit.column_tile * Shape::kColumns);
+    const Visit& visit = this->visit(number);
+#pragma unroll 1
+    for (int half = 0; half < 2; ++half) {
+      const bool values = from.narrow ? half == 1 : chunk >= from.score_chunks;
+      const int first = from.narrow ? 0 : (2 * (values ? chunk - from.score_chunks : chunk) + half) * kHalf;
+      copy_side(side(number, chunk, 0, half), (values ? from.grad_o : from.q).of(visit.batch, visit.head), first,
+                visit.row_tile);
+      copy_side(side(number, chunk, 1, half), (values ? from.v : from.k).of(visit.batch, visit.head / from.head_ratio),
+                first, visit.column_tile);
+    }
   }
-  static __device__ __forceinline__ void copy_side(const std::uint8_t* to, Rows rows, int first_dim, int first_row) {
+  static __device__ __forceinline__ void copy_side(std::uint32_t to, Rows rows, int first_dim, int tile) {
     rows.first += first_dim;
     rows.dim -= first_dim;
-    Tile::template copy<Shape::kThreads>(shared_address(to), rows, first_row, thread_index());
+    Tile::template copy<Shape::kThreads>(to, rows, tile * Tile::kRows, thread_index());
+  }
+
+  /// Returns where half of a chunk of tile i lies. side: 0 for rows, 1 for columns.
+  __device__ __forceinline__ std::uint32_t side(int i, int chunk, int side, int half) const {
+    return shared_address(shared_.chunks[(i * arguments_.chunks + chunk) % 2][side][half]);
   }
 
   __device__ __forceinline__ void copy_for_tile(int number) {
@@ -208,22 +246,34 @@ class BiasGradientBlock {
 
   // A tile.
 
-  /// Adds the gradients of scores of tile i to the sums. step: how many chunks came before.
-  __device__ __forceinline__ void add_tile(Scores& sums, int i, int& step) {
+  /// Adds the gradients of scores of tile i to the sums.
+  __device__ __forceinline__ void add_tile(Scores& sums, int i) {
     const BiasGradientArguments& from = arguments_;
-    if (thread_index() == 0) visit(i + 1) = first_from(visit(i).number + 1);
-    fetch_changes<kUnits, kEights>(from.score, place_of(visit(i)));
+    if (warp() == 0 && shared_.found == i + 1) find_visits();
+    const bool reads_bias = !from.keeps_bias || i == 0;
+    if (reads_bias) fetch_changes<kUnits, kEights>(from.score, place_of(visit(i)));
     Scores s = {};
 #pragma unroll 1
-    for (int chunk = 0; chunk < from.score_chunks; ++chunk) multiply_chunk(s, i, chunk, step);
-    change_scores(s, from.score, place_of(visit(i)));
+    for (int half = 0; half < (from.narrow ? 1 : 2 * from.score_chunks); ++half) {
+      if (half % 2 == 0) begin_step(i, half / 2);
+      multiply_half(s, i, half, from.k.dim - half * kHalf);
+    }
+    if (from.score.to_exponent != 0) cap(s, from.score.to_exponent);
+    if (reads_bias)
+      read_bias(s, place_of(visit(i)));
+    else
+      add_kept_bias(s);
     if (visit(i).masked) hide_masked(s, place_of(visit(i)).first_row, i % 2);
     RowNumbers<kUnits> lse_log2, dots;
     lse_log2.load(shared_.lse_log2[i % 2] + own_row());
     exponentiate(s, from.score.scale_log2, lse_log2);
     Scores grad = {};
+    const int first_half = from.narrow ? 1 : 2 * from.score_chunks;
 #pragma unroll 1
-    for (int chunk = from.score_chunks; chunk < from.chunks; ++chunk) multiply_chunk(grad, i, chunk, step);
+    for (int half = first_half; half < 2 * from.chunks; ++half) {
+      if (half % 2 == 0) begin_step(i, half / 2);
+      multiply_half(grad, i, half, from.v.dim - (half - first_half) * kHalf);
+    }
     if (from.score.dropout.drops()) {
       DroppedWords<kUnits, Shape::kOwnColumns> dropped;
       const PlaceByRows place = place_of(visit(i));
@@ -241,23 +291,59 @@ class BiasGradientBlock {
             visit.column_tile * Shape::kColumns + own_column()};
   }
 
-  /// Waits for a chunk of tile i, issues the copies of the next one, and adds the product of the chunk's rows and
-  /// columns.
-  __device__ __forceinline__ void multiply_chunk(Scores& s, int i, int chunk, int& step) {
+  using Words = std::uint32_t[kUnits * kEights * 2];
+
+  /// Adds the values of the bias to capped scores, and keeps them where each thread finds its own again.
+  __device__ __forceinline__ void read_bias(Scores& s, const PlaceByRows& place) {
+    const BiasArguments& bias = arguments_.score.bias;
+    Words words = {};
+    BiasValues<kUnits, kEights, PlaceByRows>(bias, place).for_each([&](int unit, int eight, int i, float value) {
+      s[unit][eight][i] = add_bias(bias, s[unit][eight][i], value);
+      words[(unit * kEights + eight) * 2 + i / 2] |= i % 2 == 0 ? pack<T>(value, 0) : pack<T>(0, value);
+    });
+    if (!arguments_.keeps_bias) return;
+#pragma unroll
+    for (int i = 0; i < kUnits * kEights / 2; ++i)
+      shared_.bias[i][thread_index()] = make_uint4(words[4 * i], words[4 * i + 1], words[4 * i + 2], words[4 * i + 3]);
+  }
+
+  __device__ __forceinline__ void add_kept_bias(Scores& s) const {
+    const BiasArguments& bias = arguments_.score.bias;
+#pragma unroll
+    for (int i = 0; i < kUnits * kEights / 2; ++i) {
+      const uint4 four = shared_.bias[i][thread_index()];
+      const std::uint32_t words[4] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const float2 values = unpack<T>(words[j]);
+        float* const pair = &s[2 * i / kEights][(2 * i + j / 2) % kEights][j % 2 * 2];
+        pair[0] = add_bias(bias, pair[0], values.x);
+        pair[1] = add_bias(bias, pair[1], values.y);
+      }
+    }
+  }
+
+  /// Waits for a chunk of tile i and issues the copies of the next one.
+  __device__ __forceinline__ void begin_step(int i, int chunk) {
     await_copies<0>();
     __syncthreads();
     if (chunk + 1 < arguments_.chunks) {
-      copy_chunk(visit(i), chunk + 1, step + 1);
+      copy_chunk(i, chunk + 1);
     } else if (exists(visit(i + 1))) {
-      copy_chunk(visit(i + 1), 0, step + 1);
+      copy_chunk(i + 1, 0);
       copy_for_tile(i + 1);
     }
     commit_copies();
-    const std::uint32_t a = shared_address(shared_.chunks[step % 2][0]) + Tile::lane_rows() + Tile::step(own_row(), 0);
-    const std::uint32_t b =
-        shared_address(shared_.chunks[step % 2][1]) + Tile::lane_columns() + Tile::step(own_column(), 0);
+  }
+
+  /// Adds the product of half a chunk's rows and columns to the warp's scores. half: counted over the chunks of tile i;
+  /// dims: how many there are from its first on.
+  __device__ __forceinline__ void multiply_half(Scores& s, int i, int half, int dims) {
+    const std::uint32_t a = side(i, half / 2, 0, half % 2) + Tile::lane_rows() + Tile::step(own_row(), 0);
+    const std::uint32_t b = side(i, half / 2, 1, half % 2) + Tile::lane_columns() + Tile::step(own_column(), 0);
 #pragma unroll
-    for (int panel = 0; panel < kPanels; ++panel) {
+    for (int panel = 0; panel < Tile::kPanels; ++panel) {
+      if (16 * panel >= dims) break;
       std::uint32_t rows[kUnits][4];
 #pragma unroll
       for (int unit = 0; unit < kUnits; ++unit) load_matrices(rows[unit], a + Tile::step(16 * unit, panel));
@@ -272,7 +358,6 @@ class BiasGradientBlock {
         }
       }
     }
-    ++step;
   }
 
   __device__ __forceinline__ void hide_masked(Scores& s, int first_row, int stage) const {
@@ -382,16 +467,17 @@ class BiasGradientBlock {
     arguments_.partial[std::int64_t{number_} * Shape::kThreads + thread_index()] = sum;
   }
 
-  BiasGradientMemory<Shape>& shared_;
+  BiasKeepingMemory<Shape>& shared_;  // a BiasGradientMemory where the tile's bias is not kept
   const BiasGradientArguments& arguments_;
   int number_, part_;
+  int numbers_;  // of tiles that the block may visit
 };
 
 template <class Shape>
 __global__ void __launch_bounds__(Shape::kThreads, 1)
     bias_gradient_kernel(const __grid_constant__ BiasGradientArguments arguments) {
   const int block = static_cast<int>(blockIdx.x);
-  BiasGradientBlock<Shape>(shared_memory<BiasGradientMemory<Shape>>(), arguments, block / arguments.parts,
+  BiasGradientBlock<Shape>(shared_memory<BiasKeepingMemory<Shape>>(), arguments, block / arguments.parts,
                            block % arguments.parts)
       .run();
 }
@@ -399,7 +485,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
 template <class Shape>
 __global__ void __launch_bounds__(Shape::kThreads, 1)
     join_parts_kernel(const __grid_constant__ BiasGradientArguments arguments) {
-  BiasGradientBlock<Shape>(shared_memory<BiasGradientMemory<Shape>>(), arguments, static_cast<int>(blockIdx.x), 0)
+  BiasGradientBlock<Shape>(shared_memory<BiasKeepingMemory<Shape>>(), arguments, static_cast<int>(blockIdx.x), 0)
       .join();
 }
 

@@ -25,10 +25,27 @@
 ///       static DeviceNeeds needs(const Architecture&);
 ///       static void launch(const Plan&, const ForwardTensors&, const KernelExecution&, const DeviceMap&,
 ///                          int* next_item, const TileChoice&);
+///       // Where tangents are computed too, for the same tiles:
+///       static constexpr bool kTangents = true;
+///       static void launch_tangents(const Plan&, const TangentTensors&, const KernelExecution&, const DeviceMap&);
 ///     };
 ///
 /// next_item: a counter of work items that is zero, or null where each block has one item.
 namespace flashmask::cuda {
+
+template <class Launcher>
+concept ComputesTangents = requires {
+  requires Launcher::kTangents;
+};
+
+template <class Launcher>
+void run_tangents_of(const Plan& plan, const TangentTensors& tensors, const KernelExecution& execution,
+                     const DeviceMap& map) {
+  if constexpr (ComputesTangents<Launcher>) {
+    const CurrentDevice current(plan.problem().device);
+    Launcher::launch_tangents(plan, tensors, execution, map);
+  }
+}
 
 /// Zeroes a counter for each of two launches, at the start of the workspace.
 inline int* clear_forward_counters(const KernelExecution& execution) {
@@ -66,13 +83,20 @@ class ForwardEntry final : public KernelEntry<ForwardKernel> {
   std::size_t workspace_bytes(const Problem&, int) const override { return Launcher::kCounts ? 2 * sizeof(int) : 0; }
   std::vector<MapRequest> maps() const override { return {{kTile<Shape>, MapSide::rows}}; }
   bool reads_units() const override { return Launcher::kReadsUnits; }
+  bool has_tangents() const override { return ComputesTangents<Launcher>; }
 
   void run(const Plan& plan, const ForwardTensors& tensors, const KernelExecution& execution) const override {
     const CurrentDevice current(plan.problem().device);
     check_forward_rows(tensors);
     int* const counters = Launcher::kCounts ? clear_forward_counters(execution) : nullptr;
-    Launcher::launch(plan, tensors, execution, PlanAccess::device(plan).map(kTile<Shape>, MapSide::rows), counters, {});
+    Launcher::launch(plan, tensors, execution, map(plan), counters, {});
   }
+  void run_tangents(const Plan& plan, const TangentTensors& tensors, const KernelExecution& execution) const override {
+    run_tangents_of<Launcher>(plan, tensors, execution, map(plan));
+  }
+
+ private:
+  static const DeviceMap& map(const Plan& plan) { return PlanAccess::device(plan).map(kTile<Shape>, MapSide::rows); }
 };
 
 /// An entry that takes the tiles of Small where rows are short; the device chooses unless the plan says which. The
@@ -91,6 +115,7 @@ class ChoosingForwardEntry final : public KernelEntry<ForwardKernel> {
   std::size_t workspace_bytes(const Problem&, int) const override { return 2 * sizeof(int); }
   std::vector<MapRequest> maps() const override { return tiles_.maps(); }
   std::optional<SmallTiles> small_tiles() const override { return tiles_.small_tiles(); }
+  bool has_tangents() const override { return ComputesTangents<Launcher>; }
 
   void run(const Plan& plan, const ForwardTensors& tensors, const KernelExecution& execution) const override {
     const CurrentDevice current(plan.problem().device);
@@ -104,6 +129,9 @@ class ChoosingForwardEntry final : public KernelEntry<ForwardKernel> {
     if (size != TileSize::large)
       Small::launch(plan, tensors, execution, tiles_.small_map(plan), counts_small ? counters + 1 : nullptr,
                     tiles_.choice(plan, size, true));
+  }
+  void run_tangents(const Plan& plan, const TangentTensors& tensors, const KernelExecution& execution) const override {
+    run_tangents_of<Launcher>(plan, tensors, execution, tiles_.large_map(plan));
   }
 
  private:

@@ -25,21 +25,31 @@ inline constexpr Features kWithoutTensors{Feature::dropout, Feature::softcap, Fe
 /// With them.
 inline constexpr Features kInstanceFeatures = kWithoutTensors | Features{Feature::bias, Feature::distance_bias};
 
+/// Those of an entry whose shape has one kernel.
+inline constexpr Features kOneKernelFeatures{Feature::softcap, Feature::alibi, Feature::bias, Feature::distance_bias};
+
 /// Names a shape, to pass it to a function.
 template <class Shape_>
 struct ShapeName {
   using Shape = Shape_;
 };
 
-/// Calls body(ShapeName<…>) with the instance of Shape that serves a problem.
+/// Whether a shape has one kernel, which changes scores where a call asks for it and drops nothing: few calls have
+/// heads of so few dims, mostly those with a bias for pairs of residues.
+template <class Shape>
+inline constexpr bool kHasOneKernel = Shape::kHeadDim <= 32;
+
+/// Calls body(ShapeName<…>) with the instance of Shape that serves a problem: calls with dropout share one, which also
+/// changes scores where a call asks for it.
 template <class Shape, class Body>
-auto with_instance(const Problem& problem, const Body& body) {
-  if (has_score_changes(problem)) {
-    if (has_dropout(problem)) return body(ShapeName<Changing<Dropping<Shape>>>());
+auto with_instance([[maybe_unused]] const Problem& problem, const Body& body) {
+  if constexpr (kHasOneKernel<Shape>) {
     return body(ShapeName<Changing<Shape>>());
+  } else {
+    if (has_dropout(problem)) return body(ShapeName<Changing<Dropping<Shape>>>());
+    if (has_score_changes(problem)) return body(ShapeName<Changing<Shape>>());
+    return body(ShapeName<Shape>());
   }
-  if (has_dropout(problem)) return body(ShapeName<Dropping<Shape>>());
-  return body(ShapeName<Shape>());
 }
 
 }  // namespace flashmask::cuda

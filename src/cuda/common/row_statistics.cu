@@ -77,7 +77,7 @@ template <class T>
 void launch(const StatisticsArguments& rows, int head_dim, cudaStream_t stream) {
   const std::int64_t pieces = rows.heads * rows.out.padded / kRows;
   const auto blocks = static_cast<unsigned>(std::min<std::int64_t>(pieces, multiprocessors() * kBlocks));
-  if (head_dim == 64)
+  if (head_dim <= 64)
     compute_row_statistics<T, 64><<<blocks, kThreads, 0, stream>>>(rows);
   else if (head_dim == 128)
     compute_row_statistics<T, 128><<<blocks, kThreads, 0, stream>>>(rows);

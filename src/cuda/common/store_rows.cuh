@@ -4,24 +4,10 @@
 #include <cstdint>
 
 #include "cuda/instructions/arithmetic.cuh"
+#include "cuda/instructions/lane_exchanges.cuh"
 
 /// Stores accumulators straight to rows in global memory, as 16-bit numbers or float32.
 namespace flashmask::cuda {
-
-template <int kDistance>
-__device__ __forceinline__ void exchange_in_quad(std::uint32_t& low, std::uint32_t& high, int quad) {
-  const bool upper = (quad & kDistance) != 0;
-  const std::uint32_t received = __shfl_xor_sync(~0U, upper ? low : high, kDistance);
-  (upper ? low : high) = received;
-}
-
-/// words[i] of thread t becomes words[t] of thread i.
-__device__ __forceinline__ void transpose_in_quad(std::uint32_t (&words)[4], int quad) {
-  exchange_in_quad<1>(words[0], words[1], quad);
-  exchange_in_quad<1>(words[2], words[3], quad);
-  exchange_in_quad<2>(words[0], words[2], quad);
-  exchange_in_quad<2>(words[1], words[3], quad);
-}
 
 /// Stores the thread's two rows of a head's result, `first` and the one 8 further on, times their factors. Takes four
 /// groups of eight columns at a time: a quad exchanges words, so that each thread stores 16 bytes of one group. Two

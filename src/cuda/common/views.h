@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <cstdlib>
 
 #include "cuda/common/tensor_views.h"
 #include "cuda/views/rows.h"
@@ -44,6 +45,7 @@ inline BiasArguments bias_arguments(const Problem& problem, const BiasTensor& bi
                      .row = between(2),
                      .dtype = values.dtype,
                      .in_pairs = false,
+                     .in_eights = false,
                      .distances = distances,
                      .entries = static_cast<int>(values.shape[3]),
                      .shift = 0,
@@ -55,8 +57,14 @@ inline BiasArguments bias_arguments(const Problem& problem, const BiasTensor& bi
     constexpr std::int64_t kFar = std::int64_t{1} << 30;  // further from all entries than there are tokens
     made.shift = static_cast<int>(std::clamp(problem.key_length - problem.query_length + bias.origin, -kFar, kFar));
   } else {
-    made.in_pairs = values.dtype != DType::f32 && reinterpret_cast<std::uintptr_t>(values.data) % 4 == 0 &&
-                    (made.batch | made.head | made.row | problem.key_length) % 2 == 0;
+    const auto come_in = [&](int count) {
+      return values.dtype != DType::f32 &&
+             reinterpret_cast<std::uintptr_t>(values.data) % (2 * static_cast<std::uintptr_t>(count)) == 0 &&
+             (made.batch | made.head | made.row | problem.key_length) % count == 0;
+    };
+    made.in_pairs = come_in(2);
+    made.in_eights =
+        come_in(8) && std::max({std::abs(made.batch), std::abs(made.head), std::abs(made.row)}) < std::int64_t{1} << 31;
   }
   return made;
 }

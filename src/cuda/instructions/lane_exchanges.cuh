@@ -5,7 +5,7 @@
 
 #include "cuda/instructions/arithmetic.cuh"
 
-/// Exchanges of bits between the lanes of a warp, by which lanes share words that each made for itself.
+/// Exchanges between the lanes of a warp, by which lanes share words that each made or loaded for itself.
 namespace flashmask::cuda {
 
 /// In each byte of the eight lanes that are 4 apart, bit i of lane j changes places with bit j of lane i.
@@ -45,6 +45,21 @@ __device__ __forceinline__ std::uint32_t exchange_bits(std::uint32_t word) {
   const std::uint32_t received = __shfl_xor_sync(~0U, __funnelshift_l(word, word, upper ? 1 : 31), kDistance);
   const std::uint32_t own = upper ? 0xAAAAAAAAU : 0x55555555U;
   return (word & own) | (received & ~own);
+}
+
+template <int kDistance>
+__device__ __forceinline__ void exchange_in_quad(std::uint32_t& low, std::uint32_t& high, int quad) {
+  const bool upper = (quad & kDistance) != 0;
+  const std::uint32_t received = __shfl_xor_sync(~0U, upper ? low : high, kDistance);
+  (upper ? low : high) = received;
+}
+
+/// words[i] of thread t becomes words[t] of thread i.
+__device__ __forceinline__ void transpose_in_quad(std::uint32_t (&words)[4], int quad) {
+  exchange_in_quad<1>(words[0], words[1], quad);
+  exchange_in_quad<1>(words[2], words[3], quad);
+  exchange_in_quad<2>(words[0], words[2], quad);
+  exchange_in_quad<2>(words[1], words[3], quad);
 }
 
 }  // namespace flashmask::cuda

@@ -84,6 +84,30 @@ __device__ __forceinline__ void load_matrices_transposed(std::uint32_t (&words)[
                : "memory");
 }
 
+/// Loads 16 bytes of global memory that no kernel writes, aligned to 16; zeros where `exists` is false, when they are
+/// not read.
+__device__ __forceinline__ void load_16(std::uint32_t (&words)[4], const void* from, bool exists) {
+  asm("{\n"
+      ".reg .pred exists;\n"
+      "setp.ne.u32 exists, %5, 0;\n"
+      "mov.b32 %0, 0;\n"
+      "mov.b32 %1, 0;\n"
+      "mov.b32 %2, 0;\n"
+      "mov.b32 %3, 0;\n"
+      "@exists ld.global.nc.v4.b32 {%0, %1, %2, %3}, [%4];\n"
+      "}"
+      : "=&r"(words[0]), "=&r"(words[1]), "=&r"(words[2]), "=&r"(words[3])
+      : "l"(from), "r"(static_cast<unsigned>(exists)));
+}
+
+/// Transposes an 8 × 8 matrix of 16-bit numbers: lane 4 g + q gives row g, columns 2 q and 2 q + 1, and receives column
+/// g, rows 2 q and 2 q + 1.
+__device__ __forceinline__ std::uint32_t transpose_matrix(std::uint32_t word) {
+  std::uint32_t transposed;
+  asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(transposed) : "r"(word));
+  return transposed;
+}
+
 // Asynchronous copies from global to shared memory: a thread issues them and waits for them later, in groups. Other
 // threads see the data after a barrier that follows the wait.
 

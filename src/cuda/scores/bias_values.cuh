@@ -6,6 +6,8 @@
 #include <cstdint>
 
 #include "cuda/instructions/arithmetic.cuh"
+#include "cuda/instructions/lane_exchanges.cuh"
+#include "cuda/instructions/mma.h"
 #include "cuda/scores/tile_scores.cuh"
 #include "cuda/views/scores.h"
 
@@ -55,6 +57,9 @@ class BiasValues {
   /// none, 0.
   template <class Body>
   __device__ __forceinline__ void for_each(const Body& body) const {
+    if constexpr (kTakesEights) {
+      if (bias_.in_eights) return for_each_eight(body);
+    }
     if constexpr (Place::kPairsColumns) {
       if (bias_.in_pairs) return for_each_pair(body);
     }
@@ -65,6 +70,9 @@ class BiasValues {
   }
 
  private:
+  /// Whether the lanes of a row load 32 neighbours of it at once, as the tile has so many columns side by side.
+  static constexpr bool kTakesEights = Place::kTakesEights && (Place::kPairsColumns ? kEights : 2 * kUnits) % 4 == 0;
+
   template <int kColumns>
   __device__ __forceinline__ void prefetch_row(int row, int last_column, int bytes) const {
     if (row >= bias_.query_length) return;
@@ -120,6 +128,47 @@ class BiasValues {
       });
     });
   }
+
+  /// Eight rows of 32 values are four matrices of 8 × 8: a lane loads 16 bytes of a row, and the lanes of a row
+  /// exchange words. A load of every pair by the lane that adds it would take four times as many, each of as many cache
+  /// lines.
+  template <class Body>
+  __device__ __forceinline__ void for_each_eight(const Body& body) const {
+    constexpr int kDown = Place::kPairsColumns ? 2 * kUnits : kEights;
+    constexpr int kAcross = (Place::kPairsColumns ? kEights : 2 * kUnits) / 4;
+#pragma unroll
+    for (int down = 0; down < kDown; ++down)
+#pragma unroll
+      for (int across = 0; across < kAcross; ++across) {
+        if ((down * kAcross + across) % kLoads == 0) __syncwarp();
+        const int lane = lane_index(), row = place_.first_row + 8 * down + lane / 4,
+                  column = place_.first_column + 32 * across + lane % 4 * 8;
+        std::uint32_t words[4];  // of each matrix: of lane 4 g + q, row g and columns 2 q and 2 q + 1
+        const std::int64_t at =
+            times(place_.batch, bias_.batch) + times(place_.head, bias_.head) + times(row, bias_.row) + column;
+        load_16(words, static_cast<const std::uint16_t*>(bias_.values) + at,
+                row < bias_.query_length && column < bias_.key_length);
+        transpose_in_quad(words, lane % 4);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const int matrix = 4 * across + i;
+          const float2 numbers =
+              ShortValues::numbers(bias_, Place::kPairsColumns ? words[i] : transpose_matrix(words[i]));
+          const int unit = (Place::kPairsColumns ? down : matrix) / 2, eight = Place::kPairsColumns ? matrix : down;
+          const int first = (Place::kPairsColumns ? down : matrix) % 2 * 2;
+          body(unit, eight, first, numbers.x);
+          body(unit, eight, first + 1, numbers.y);
+        }
+      }
+  }
+
+  /// Of strides that fit 32 bits: one instruction. Registers have no room to keep an address from load to load.
+  static __device__ __forceinline__ std::int64_t times(int number, std::int64_t stride) {
+    return std::int64_t{number} * static_cast<int>(stride);
+  }
+
+  /// The loads that for_each_eight() may have under way at once, as registers allow.
+  static constexpr int kLoads = 2;
 
   template <class Word>
   __device__ __forceinline__ const Word* row_of(int row) const {

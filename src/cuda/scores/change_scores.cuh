@@ -6,13 +6,20 @@
 #include "cuda/scores/softcap.cuh"
 #include "cuda/views/scores.h"
 
-/// The two places where a kernel changes scores. A new change is a line in each, and a member of ScoreArguments.
+/// The two places where a kernel changes scores, change_scores() and for_each_slope(). A new change is a line in each,
+/// and a member of ScoreArguments.
 namespace flashmask::cuda {
 
 /// The place of scores in kernels that take no tensors of biases.
 struct PlaceWithoutBias : PlaceByRows {
   static constexpr bool kTakesBias = false;
   __device__ __forceinline__ explicit PlaceWithoutBias(const PlaceByRows& place) : PlaceByRows(place) {}
+};
+
+/// In kernels that have no registers to read eight values at a time.
+struct PlaceOfPairs : PlaceByRows {
+  static constexpr bool kTakesEights = false;
+  __device__ __forceinline__ explicit PlaceOfPairs(const PlaceByRows& place) : PlaceByRows(place) {}
 };
 
 template <class Place>
@@ -52,27 +59,35 @@ __device__ __forceinline__ void change_scores(float (&s)[kUnits][kEights][4], co
                                       [&](int unit, int eight, int i, float penalty) { s[unit][eight][i] -= penalty; });
 }
 
-/// Multiplies probabilities by the derivatives of their changed scores, ahead of differentiate().
-template <int kUnits, int kEights, class Rows, class Place>
-__device__ __forceinline__ void follow_changes(float (&p)[kUnits][kEights][4], const ScoreArguments& score,
-                                               const Rows& lse_log2, const Place& place) {
+/// Calls body(unit, eight, i, slope) with the derivative of each changed score by the score, found from its
+/// probability; not where all of them are 1.
+template <int kUnits, int kEights, class Rows, class Place, class Body>
+__device__ __forceinline__ void for_each_slope(const float (&p)[kUnits][kEights][4], const ScoreArguments& score,
+                                               const Rows& lse_log2, const Place& place, const Body& body) {
   if (score.to_exponent == 0) return;
   const float product_log2 = adds_bias<Place>(score) ? score.bias.product_log2 : score.scale_log2;
   const float per_scale = reciprocal_approximate(product_log2);
-  const auto multiply = [&](int unit, int eight, int i, float bias_log2) {
-    float& own = p[unit][eight][i];
-    own *= slope_of_capped(own, lse_log2.at(unit, eight, i) - bias_log2, per_scale);
+  const auto find = [&](int unit, int eight, int i, float bias_log2) {
+    body(unit, eight, i, slope_of_capped(p[unit][eight][i], lse_log2.at(unit, eight, i) - bias_log2, per_scale));
   };
   if constexpr (Place::kTakesBias) {
     if (adds_bias<Place>(score))
       return BiasValues<kUnits, kEights, Place>(score.bias, place)
-          .for_each([&](int unit, int eight, int i, float value) { multiply(unit, eight, i, value * kLog2E); });
+          .for_each([&](int unit, int eight, int i, float value) { find(unit, eight, i, value * kLog2E); });
   }
   if (score.alibi.slopes != nullptr)
     return for_each_penalty<kUnits, kEights>(score.alibi, place, [&](int unit, int eight, int i, float penalty) {
-      multiply(unit, eight, i, -penalty * product_log2);
+      find(unit, eight, i, -penalty * product_log2);
     });
-  for_each_score<kUnits, kEights>([&](int unit, int eight, int i) { multiply(unit, eight, i, 0); });
+  for_each_score<kUnits, kEights>([&](int unit, int eight, int i) { find(unit, eight, i, 0); });
+}
+
+/// Multiplies probabilities by the derivatives of their changed scores, ahead of differentiate().
+template <int kUnits, int kEights, class Rows, class Place>
+__device__ __forceinline__ void follow_changes(float (&p)[kUnits][kEights][4], const ScoreArguments& score,
+                                               const Rows& lse_log2, const Place& place) {
+  for_each_slope(p, score, lse_log2, place,
+                 [&](int unit, int eight, int i, float slope) { p[unit][eight][i] *= slope; });
 }
 
 }  // namespace flashmask::cuda

@@ -28,7 +28,8 @@ concept AddsBias = requires {
   requires Shape::kBiasTensor;
 };
 
-/// Whether the kernel also writes the largest score of each row. It asks at run time whether a call drops anything.
+/// Whether the kernel also writes the largest score of each row, where a call gives room for it. It asks at run time
+/// whether a call drops anything.
 template <class Shape>
 concept KeepsMaxScores = requires {
   requires Shape::kMaxScores;

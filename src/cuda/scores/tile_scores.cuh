@@ -158,6 +158,7 @@ __device__ __forceinline__ void pack(std::uint32_t (&packed)[kSteps][kUnits][4],
 struct PlaceByRows {
   static constexpr bool kPairsColumns = true;  // scores 2 n and 2 n + 1 are neighbours in a row
   static constexpr bool kTakesBias = true;     // whether tensors of biases are read
+  static constexpr bool kTakesEights = true;   // eight values at a time where they allow it
   int batch, head, first_row, first_column;
 
   /// Row and column of the lane's first score; its others lie rows_to() rows and columns_to() columns further on.
@@ -168,7 +169,7 @@ struct PlaceByRows {
 };
 /// Where a warp's transposed scores lie, whose lines are columns.
 struct TransposedPlace {
-  static constexpr bool kPairsColumns = false, kTakesBias = true;
+  static constexpr bool kPairsColumns = false, kTakesBias = true, kTakesEights = true;
   int batch, head, first_row, first_column;
 
   __device__ __forceinline__ int row(int lane) const { return first_row + lane % 4 * 2; }

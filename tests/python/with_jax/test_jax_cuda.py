@@ -102,6 +102,18 @@ def test_dropout_is_that_of_the_seed_that_a_key_says():
     np.testing.assert_allclose(np.asarray(o, np.float64), expected, atol=3e-2)
 
 
+def test_linear_attention_has_the_bits_of_pytorchs_call():
+    arrays = [*given(heads=4, kv_heads=4)[:3]]
+    gates = -0.1 * jax.random.uniform(jax.random.key(0), (2, *arrays[0].shape[:3]))
+    arrays += [*gates]
+    mask = masks.causal_document([N // 3, N - N // 3])
+    tensors = [as_torch(array, device="cuda").requires_grad_() for array in arrays]
+    expected = flashmask.linear_attention(*tensors, mask, normalize=True)
+    gradients = torch.autograd.grad(expected.sum(), tensors)
+    o, pull = jax.vjp(lambda *x: fm.linear_attention(*x, mask, normalize=True), *arrays)
+    assert_same_bits([o, *pull(jnp.ones_like(o))], [x.detach().cpu() for x in (expected, *gradients)])
+
+
 def test_float32_is_refused_when_a_program_is_compiled():
     with pytest.raises(Exception, match="q, k and v are float32 and the program is compiled for a GPU"):
         jax.jit(fm.attention).lower(*inputs()).compile()

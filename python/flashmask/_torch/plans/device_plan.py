@@ -24,6 +24,7 @@ from flashmask._plans.live_plan import (
     Saved,
     SinkGradient,
     Sinks,
+    Tangents,
     View,
     execution,
 )
@@ -68,6 +69,12 @@ class DevicePlan(CompiledPlan):
             size = self._workspace_bytes[direction] = needed.value
         return torch.empty(size, dtype=torch.uint8, device=self._memory.device)
 
+    def tangents_workspace(self) -> Tensor:
+        """Allocates memory for one call of forward_tangents(). Raises NotImplementedError where no kernel has them."""
+        needed = ctypes.c_size_t()
+        call("plan_tangents_workspace", self._handle, 1, ctypes.byref(needed))
+        return torch.empty(needed.value, dtype=torch.uint8, device=self._memory.device)
+
     def forward(
         self,
         q: View,
@@ -100,6 +107,20 @@ class DevicePlan(CompiledPlan):
         """Writes the gradients of q, k, v and the sinks, given those of o and lse (0: none) and the saved tensors."""
         where = _execution(workspace, stream, drawn)
         self._run_backward(saved, grads, out, where, sinks, float32_key_gradients, bias)
+
+    def forward_tangents(
+        self,
+        saved: Saved,
+        tangents: Tangents,
+        out: tuple[int, int],
+        workspace: Tensor,
+        stream: int,
+        drawn: Drawn,
+        sinks: Sinks | None = None,
+        bias: AnyBias | None = None,
+    ) -> None:
+        """Writes the tangents of o and lse, both without gaps, at the addresses `out`."""
+        self._run_tangents(saved, tangents, out, _execution(workspace, stream, drawn), sinks, bias)
 
 
 def _execution(workspace: Tensor, stream: int, drawn: Drawn) -> bytes:

@@ -86,6 +86,8 @@ class Inputs(NamedTuple):
     v: Sequence[int]
     code: int
     device_index: int
+    kernel: str = ""
+    """What the names of the kernels begin with; "": as the call's plan says."""
 
     def problem(self, call: Call) -> Problem:
         """Returns the problem of a call with these inputs."""
@@ -93,14 +95,17 @@ class Inputs(NamedTuple):
         return made._replace(device=f"cuda:{self.device_index}")
 
 
-def plan_of_call(q: Tensor, k: Tensor, v: Tensor, call: Call) -> tuple[AnyPlan, int]:
-    """Returns the plan, which the current stream may use, and that stream."""
+def plan_of_call(q: Tensor, k: Tensor, v: Tensor, call: Call, kernel: str = "") -> tuple[AnyPlan, int]:
+    """Returns the plan, which the current stream may use, and that stream.
+
+    `kernel`: what the names of the plan's kernels begin with, whatever the call's own plan says; "": any.
+    """
     device = q.device
     if k.device != device or v.device != device:
         check_devices(device, k=k, v=v)
     stream = current_stream(device.index)
     capture = capture_of(device.index, stream)
-    inputs = Inputs(q.shape, k.shape, v.shape, code_of(q, k, v), device.index)
+    inputs = Inputs(q.shape, k.shape, v.shape, code_of(q, k, v), device.index, kernel)
     call = resolved(call, device.index)
     mask = call.mask
     if call.block_mask is None and (mask is None or mask.dtype is torch.uint8):
@@ -166,7 +171,7 @@ def _make_of_tensors(call: Call, inputs: Inputs) -> AnyPlan:
     mask, block_mask, causal = call.mask, call.block_mask, call.causal
     problem = inputs.problem(call)
     device = torch.device(problem.device)
-    options = Options(deterministic=int(call.deterministic), invariant=int(call.invariant))
+    options = Options(deterministic=int(call.deterministic), invariant=int(call.invariant), kernel=inputs.kernel)
     if mask is not None and mask.dtype is torch.bool:
         check_devices(device, mask=mask)
         if causal or block_mask is not None:
@@ -227,7 +232,9 @@ def _make(call: Call, inputs: Inputs) -> AnyPlan:
         return _make_of_tensors(call, inputs)
     _, options = read_header(mask[:HEADER_BYTES].numpy().tobytes())
     options = options._replace(
-        deterministic=options.deterministic | call.deterministic, invariant=options.invariant | call.invariant
+        deterministic=options.deterministic | call.deterministic,
+        invariant=options.invariant | call.invariant,
+        kernel=inputs.kernel or options.kernel,
     )
     return plan_of_mask(mask_of(mask), inputs.problem(call), options)
 

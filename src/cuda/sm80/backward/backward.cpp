@@ -5,6 +5,7 @@ namespace flashmask::cuda::sm80 {
 
 KernelEntries backward_kernels() {
   KernelEntries entries;
+  add_backward_32(entries);
   add_backward_64(entries);
   add_backward_96(entries);
   add_backward_96_compact(entries);

@@ -11,6 +11,7 @@ KernelEntries backward_kernels();
 
 // Each function appends the entries of one head dim. Each has its own file because a PTX module is compiled as a whole
 // when its first kernel runs.
+void add_backward_32(KernelEntries& entries);
 void add_backward_64(KernelEntries& entries);
 void add_backward_96(KernelEntries& entries);
 void add_backward_96_compact(KernelEntries& entries);

@@ -221,7 +221,9 @@ class ChoosingSteps {
 
 template <class Columns>
 KernelInfo column_info(const Architecture& architecture, MaskForm form, const std::string& tiles) {
-  const Features features = Columns::kForm.short_rows ? Features() : kInstanceFeatures;
+  const Features features = Columns::kForm.short_rows ? Features()
+                            : kHasOneKernel<Columns>  ? kOneKernelFeatures
+                                                      : kInstanceFeatures;
   return backward_info<Columns>(architecture, form, {Columns::kHeadDim, Columns::kHeadDim}, tiles, features);
 }
 

@@ -32,6 +32,9 @@ class ColumnBlock {
   static constexpr bool kSpreads = Shape::kStages == 2 && Shape::kHeadDim < 256;
   // Whether dropout's decisions are found behind changes of scores, which take the registers they would lie in.
   static constexpr bool kDrawsLate = Drops<Shape> && ChangesScores<Shape> && Shape::kHeadDim == 128 && !Shape::kDelayed;
+  // A part's rows are computed in so many times; unrolled, the code of several would take much of a loop.
+  static constexpr int kTimes = Shape::kOwnRows / Shape::kScoreRows,
+                       kUnrolledTimes = Shape::kHeadDim <= 32 ? 1 : kTimes;
   using Scores = float[kUnits][kEights][4];
   using Packed = std::uint32_t[kScoreSteps][kUnits][4];
   using Gradients = float[kUnits][2 * kOwnPanels][4];
@@ -202,8 +205,7 @@ class ColumnBlock {
   __device__ __forceinline__ void visit(Gradients& grad_k, Gradients& grad_v, const Values& values, const TileStep& now,
                                         const TileStep& next, int i) {
     const int stage = i % Shape::kStages;
-    constexpr int kTimes = Shape::kOwnRows / Shape::kScoreRows;
-#pragma unroll
+#pragma unroll kUnrolledTimes
     for (int time = 0; time < kTimes; ++time) {
       const int row = own_row() + time * Shape::kScoreRows;
       const bool asks = kSpreads && time == 0;

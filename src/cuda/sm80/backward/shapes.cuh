@@ -21,6 +21,11 @@ struct ShortForm;
 template <int kHeadDim>
 struct CompactForm;
 
+/// Takes 66 KB: registers are for three blocks.
+template <>
+struct LargeForm<32> {
+  static constexpr ColumnForm kForm{.units = 2, .groups = 4, .score_rows = 16, .blocks = 3, .delayed = true};
+};
 /// Takes no more than 99 KB.
 template <>
 struct LargeForm<64> {
@@ -82,8 +87,10 @@ using CompactColumns = ColumnShape<T, kHeadDim, CompactForm<kHeadDim>>;
 /// Shapes for the gradient of q alone: 16 rows per warp where registers hold no more, one buffer of k and v where there
 /// is no room for two.
 template <class T, int kHeadDim, int kStages>
-using RowsOf =
-    QueryGradientShape<T, kHeadDim, kHeadDim <= 128 ? 2 : 1, kHeadDim == 64 ? 1 : 2, kStages, kHeadDim == 64 ? 2 : 1>;
+using RowsOf = QueryGradientShape<T, kHeadDim, kHeadDim <= 128 ? 2 : 1, kHeadDim <= 64 ? 1 : 2, kStages,
+                                  kHeadDim <= 32   ? 3
+                                  : kHeadDim == 64 ? 2
+                                                   : 1>;
 template <class T, int kHeadDim>
 using LargeRows = RowsOf<T, kHeadDim, kHeadDim == 256 ? 1 : 2>;
 template <class T, int kHeadDim>

@@ -5,6 +5,7 @@ namespace flashmask::cuda::sm80 {
 
 KernelEntries forward_kernels() {
   KernelEntries entries;
+  add_forward_32(entries);
   add_forward_64(entries);
   add_forward_96(entries);
   add_forward_96_compact(entries);

@@ -375,7 +375,8 @@ class ForwardWarp {
       }
   }
 
-  using Place = std::conditional_t<Shape::kTakesBias, PlaceByRows, PlaceWithoutBias>;
+  using Place = std::conditional_t<!Shape::kTakesBias, PlaceWithoutBias,
+                                   std::conditional_t<Shape::kTakesEights, PlaceByRows, PlaceOfPairs>>;
   __device__ __forceinline__ Place place_of(int tile) const {
     const PlaceByRows place{shared_.tile.batch, shared_.tile.head, first_row_of_tile() + warp_row(),
                             tile * Shape::kColumns};

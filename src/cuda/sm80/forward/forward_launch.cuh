@@ -10,27 +10,33 @@
 #include "cuda/sm80/architecture.h"
 #include "cuda/sm80/forward/forward.h"
 #include "cuda/sm80/forward/forward_kernel.cuh"
+#include "cuda/sm80/tangents/tangents.h"
 #include "plan/plan_choice.h"
 
 namespace flashmask::cuda::sm80 {
 
-/// The kernels of a shape. kHasInstances: also those that change scores and drop probabilities.
+/// The kernels of a shape. kHasInstances: also those that change scores and drop probabilities, of shapes with several
+/// kernels.
 template <class Shape_, bool kHasInstances = !Shape_::kShort>
 struct ForwardCode {
   using Shape = Shape_;
-  static constexpr Features kFeatures = !kHasInstances      ? Features()
-                                        : Shape::kTakesBias ? kInstanceFeatures
-                                                            : kWithoutTensors;
+  static constexpr Features kFeatures = !kHasInstances         ? Features()
+                                        : kHasOneKernel<Shape> ? kOneKernelFeatures
+                                        : Shape::kTakesBias    ? kInstanceFeatures
+                                                               : kWithoutTensors;
   using Memory = ForwardMemory<Shape>;
-  /// max_scores: whether the call wants them. One kernel keeps those of plain scores; a second also changes scores and
-  /// drops probabilities, where a call asks for it.
+  /// max_scores: whether the call wants them. The kernel that drops probabilities writes them too where a call asks.
   static auto kernel([[maybe_unused]] const Problem& problem, bool max_scores) {
-    if constexpr (kHasInstances) {
-      if (max_scores && !has_plain_scores(problem)) return forward_kernel<Maximizing<Changing<Dropping<Shape>>>>;
-      if (!max_scores)
-        return with_instance<Shape>(problem, [](auto name) { return forward_kernel<typename decltype(name)::Shape>; });
+    if constexpr (kHasOneKernel<Shape>) {
+      return max_scores ? forward_kernel<Maximizing<Changing<Shape>>> : forward_kernel<Changing<Shape>>;
+    } else {
+      if constexpr (kHasInstances) {
+        if (has_dropout(problem) || (max_scores && has_score_changes(problem)))
+          return forward_kernel<Maximizing<Changing<Dropping<Shape>>>>;
+        if (has_score_changes(problem)) return forward_kernel<Changing<Shape>>;
+      }
+      return max_scores ? forward_kernel<Maximizing<Shape>> : forward_kernel<Shape>;
     }
-    return max_scores ? forward_kernel<Maximizing<Shape>> : forward_kernel<Shape>;
   }
 };
 
@@ -74,6 +80,8 @@ struct ForwardLauncher {
   using Shape = typename Code::Shape;
   static constexpr Features kFeatures = Code::kFeatures;
   static constexpr bool kCounts = false, kCombines = true, kReadsUnits = false;
+  static constexpr bool kTangents =
+      Shape::kRows == 128 && Shape::kColumns == 64 && Shape::kHeadDim <= 128 && Shape::kValueDim <= 128;
 
   static constexpr std::size_t room() { return shared_of_blocks(sizeof(typename Code::Memory), Shape::kBlocks); }
   static DeviceNeeds needs(const Architecture& architecture) {
@@ -82,6 +90,11 @@ struct ForwardLauncher {
   static void launch(const Plan& plan, const ForwardTensors& tensors, const KernelExecution& execution,
                      const DeviceMap& map, int* next_item, const TileChoice& choice) {
     launch_forward<Code>(plan, tensors, execution, map, next_item, choice);
+  }
+  static void launch_tangents(const Plan& plan, const TangentTensors& tensors, const KernelExecution& execution,
+                              const DeviceMap& map) {
+    constexpr int kDim = Shape::kHeadDim <= 64 && Shape::kValueDim <= 64 ? 64 : 128;
+    sm80::launch_tangents<typename Shape::Element, kDim>(plan, tensors, execution, map);
   }
 };
 

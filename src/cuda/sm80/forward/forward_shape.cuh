@@ -25,13 +25,15 @@ struct ForwardShape {
   static constexpr int kHeadDim = kHeadDim_, kValueDim = kValueDim_, kUnits = kUnits_, kSlots = kSlots_;
   static constexpr int kRows = kRows_, kColumns = 64, kWarpRows = 16 * kUnits, kWarps = kRows / kWarpRows,
                        kThreads = 32 * kWarps,
-                       kBlocks = kRows == 64   ? (kHeadDim == 64 ? 4 : 3)
-                                 : kUnits == 2 ? 2
-                                               : 1;  // blocks per multiprocessor
+                       kBlocks = kRows == 64      ? (kHeadDim == 64 ? 4 : 3)
+                                 : kHeadDim <= 32 ? 3
+                                 : kUnits == 2    ? 2
+                                                  : 1;  // blocks per multiprocessor
   static constexpr Queries kQueries = kQueries_;
   static constexpr int kHeld = kHeld_;
   static constexpr bool kShort = kRows == 64;
-  static constexpr bool kTakesBias = kHeadDim < 256 || kSlots == 2;  // of tensors; else registers lack for it
+  static constexpr bool kTakesBias = kHeadDim < 256 || kSlots == 2;    // of tensors; else registers lack for it
+  static constexpr bool kTakesEights = kUnits == 1 || kHeadDim <= 64;  // of its values, at a time; the same
   using QueryTile = SharedTile<kRows, kHeadDim>;
   using KeyTile = SharedTile<kColumns, kHeadDim>;
   using ValueTile = SharedTile<kColumns, kValueDim>;

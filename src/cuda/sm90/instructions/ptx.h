@@ -120,6 +120,11 @@ __device__ __forceinline__ void prefetch_box(const CUtensorMap* map, int x, int 
                : "memory");
 }
 
+/// Brings `bytes`, a multiple of 16, of global memory aligned to 16 into the L2 cache only.
+__device__ __forceinline__ void prefetch_bytes(const void* source, int bytes) {
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(source), "r"(bytes) : "memory");
+}
+
 /// Copies `bytes`, a multiple of 16, from global memory aligned to 16 and counts them on the barrier.
 __device__ __forceinline__ void copy_bytes(void* destination, const void* source, int bytes, std::uint64_t* barrier) {
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(

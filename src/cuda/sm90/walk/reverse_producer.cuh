@@ -23,6 +23,11 @@ __device__ __forceinline__ void copy_tiles(ReverseMemory<Shape>& shared, const R
         copy_box<Reads::once>(tile + panel * Shape::kTilePanel, &map, barrier, column + panel * kPanel, head, visit.row,
                               visit.batch);
     };
+    if constexpr (Shape::kGates) {
+      // The state group reads them straight from global memory, and would wait for it twice in each step.
+      constexpr int kStateUnits = 16 * 128;
+      prefetch_bytes(arguments.parts.states + arguments.parts.at(visit) * kStateUnits, kStateUnits * sizeof(uint4));
+    }
     barrier_wait(&shared.qg_empty[stage], at.phase() ^ 1);
     barrier_arrive_expecting(&shared.qg_full[stage], 2 * Shape::kTileBytes);
     copy(shared.q[stage], arguments.q, &shared.qg_full[stage], key_head, key);

@@ -58,8 +58,11 @@ class ReverseState {
       multiply_packed<T, Shape::kTilePanel>(state_[half], columns[half], shared_.g[stage_.slot()]);
     }
     if constexpr (Shape::kVector)
-      add_weighted_rows<T>(vector_, shared_.q[stage_.slot()], thread(),
-                           [&](int token) { return factors.from[token] * shared_.added[slot_.slot()][token]; });
+      add_weighted_rows<T>(vector_, shared_.q[stage_.slot()], thread() - lane_index(), [&](int token) {
+        const float4 from = *reinterpret_cast<const float4*>(factors.from + token),
+                     added = *reinterpret_cast<const float4*>(shared_.added[slot_.slot()] + token);
+        return float4{from.x * added.x, from.y * added.y, from.z * added.z, from.w * added.w};
+      });
     wgmma_wait<0>();
 #pragma unroll
     for (int half = 0; half < 2; ++half) pin(state_[half]);

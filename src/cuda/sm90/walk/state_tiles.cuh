@@ -66,16 +66,29 @@ __device__ __forceinline__ void load_weighted_columns(std::uint32_t (&columns)[4
   }
 }
 
-/// Adds one column of a tile of kWalkTokens rows to a sum, each row times its weight.
-template <class T, class Weight>
-__device__ __forceinline__ void add_weighted_rows(float& sum, const std::uint8_t* tile, int column,
-                                                  const Weight& weight) {
-  const std::uint8_t* const from = tile + column / kPanel * (kWalkTokens * kPanel * 2) + column % 8 * 2;
-#pragma unroll 8
-  for (int token = 0; token < kWalkTokens; ++token)
-    sum += weight(token) * unpack<T>(*reinterpret_cast<const std::uint16_t*>(from + token * kPanel * 2 +
-                                                                             (column % kPanel / 8 ^ token % 8) * 16))
-                               .x;
+/// Adds each lane's column of a tile of kWalkTokens rows to its sum, each row times its weight; lane l's column is
+/// `first` + l, and weights(token) are those of four tokens. A lane reads two columns of half of the rows, and then
+/// lanes trade.
+template <class T, class Weights>
+__device__ __forceinline__ void add_weighted_rows(float& sum, const std::uint8_t* tile, int first,
+                                                  const Weights& weights) {
+  const int lane = lane_index(), half = lane / 16, column = first + lane % 16 * 2, chunk = column % kPanel / 8;
+  const std::uint32_t from =
+      shared_address(tile) + (column / kPanel * kWalkTokens + 4 * half) * kPanel * 2 + column % 8 * 2;
+  float2 sums = {};
+#pragma unroll 4
+  for (int token = 0; token < kWalkTokens; token += 8) {
+    const float4 four = weights(token + 4 * half);
+    const float weight[4] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float2 two = unpack<T>(load_word(from + (token + i) * kPanel * 2 + (chunk ^ (4 * half + i)) * 16));
+      sums.x += weight[i] * two.x, sums.y += weight[i] * two.y;
+    }
+  }
+  sums.x += __shfl_xor_sync(~0U, sums.x, 16), sums.y += __shfl_xor_sync(~0U, sums.y, 16);
+  const float left = __shfl_sync(~0U, sums.x, lane / 2), right = __shfl_sync(~0U, sums.y, lane / 2);
+  sum += lane % 2 == 0 ? left : right;
 }
 
 }  // namespace flashmask::cuda::sm90

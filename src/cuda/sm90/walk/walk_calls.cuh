@@ -50,7 +50,7 @@ class WalkCalls {
     WalkArguments walk = output_walk(t);
     walk.final = states_of(t.final), walk.final_scale = scales_of(t.final);
     walk.scaled = walk.scaled || walk.final_scale.data != nullptr;
-    launch_output(walk, tables_.forward);
+    with_walk_shape<T>(problem_, [&](auto shape) { launch_walk<decltype(shape)>(walk, tables_.forward); });
   }
 
   void backward(const LinearBackwardTensors& t) {
@@ -104,9 +104,6 @@ class WalkCalls {
     walk.once = walk.inner_group == 1 && slices_of(problem_) == 1;
     walk.inner_dim = static_cast<int>(problem_.key_dim), walk.column_dim = static_cast<int>(problem_.value_dim);
     return walk;
-  }
-  void launch_output(WalkArguments& walk, const VisitTable& table) {
-    with_walk_shape<T>(problem_, [&](auto shape) { launch_walk<decltype(shape)>(walk, table); });
   }
 
   WalkArguments basic_walk(const TensorView& log_forget) const {
@@ -216,12 +213,15 @@ class WalkCalls {
     if (value_parts_.present()) add_groups<T>(launcher_, value_parts_, t.grad_v, key_slices(problem_)), clear(t.grad_v);
   }
 
-  /// Finds what rows are divided by, by a walk for o that stores none, and its gradients.
+  /// Finds what rows are divided by, and its gradients.
   void find_rows(const LinearBackwardTensors& t) {
     WalkArguments walk = output_walk(t);
     walk.parts.steps = parts_.steps;
     walk.rows.result = rows_.result, walk.rows.divisor = rows_.divisor;
-    launch_output(walk, tables_.rows);
+    if (problem_.key_dim > 128)
+      launch_walk<WalkShape<T, 256, 128, true, false, true>>(walk, tables_.rows);
+    else
+      launch_walk<WalkShape<T, 128, 128, true, false, true>>(walk, tables_.rows);
     const DivisorGradientArguments divisors{tables_.steps,         static_cast<int>(problem_.heads),
                                             parts_.steps,          tensor_rows(t.o),
                                             tensor_rows(t.grad_o), rows_.divisor};

@@ -20,15 +20,16 @@ __device__ __forceinline__ int warp_of_group() { return static_cast<int>(thread_
 
 /// kColumns: of a slice. kVector: beside the state there is a vector, Σ weight y, and out is divided by max(|x ·
 /// vector|, 1), as mLSTM's normaliser does. kGates: of the gradient of q, whose walk also leaves its GateParts; its
-/// vector is Σ weight z, and the divisors are found again from q, the counterpart of z.
-template <class T, int kInner_, int kColumns_, bool kVector_, bool kGates_ = false>
+/// vector is Σ weight z, and the divisors are found again from q, the counterpart of z. kFindsRows: of the walk that
+/// finds what rows of o are divided by, and no o: it has neither z nor a state, only the vector.
+template <class T, int kInner_, int kColumns_, bool kVector_, bool kGates_ = false, bool kFindsRows_ = false>
 struct WalkShape {
   using Element = T;
   static constexpr int kInner = kInner_, kColumns = kColumns_;
-  static constexpr bool kVector = kVector_, kGates = kGates_;
+  static constexpr bool kVector = kVector_, kGates = kGates_, kFindsRows = kFindsRows_;
   static constexpr int kStateGroups = kColumns / 64, kThreads = 128 * (2 + kStateGroups);
   static constexpr int kParts = kInner / 128;  ///< of the state: a product of 256 columns would not fit the registers
-  static constexpr bool kWide = kInner > 128;
+  static constexpr bool kWide = kInner > 128 && !kFindsRows;
   static constexpr int kVectorDims = kGates ? kColumns : kInner;
   static constexpr int kStages = kWide || kGates ? 2 : 3;    ///< tiles of x, y and z
   static constexpr int kCopies = kWide ? 1 : 2;              ///< rounded states
@@ -40,6 +41,7 @@ struct WalkShape {
   static constexpr int kInnerBytes = kWalkTokens * kInner * 2, kColumnBytes = kWalkTokens * kColumns * 2;
   static constexpr int kTilePanel = kWalkTokens * kPanel * 2;  ///< bytes of 64 columns of a tile
   static constexpr int kStatePanel = kColumns * kPanel * 2;    ///< of 64 inner dims of a rounded state
+  static constexpr int kStateBytes = kInner / kPanel * kStatePanel;
 
   /// Whether the products with the state run while scores are weighed.
   static constexpr bool kOverlaps = !kWide;
@@ -76,8 +78,8 @@ struct WalkMemory : WalkGateMemory<Shape> {
   static constexpr int kStages = Shape::kStages, kSlots = Shape::kSlots, kCopies = Shape::kCopies;
   alignas(1024) std::uint8_t x[kStages][Shape::kInnerBytes];  ///< out, too, when its step is done
   alignas(1024) std::uint8_t y[kStages][Shape::kInnerBytes];
-  alignas(1024) std::uint8_t z[kStages][Shape::kColumnBytes];
-  alignas(1024) std::uint8_t state[kCopies][Shape::kInner / kPanel * Shape::kStatePanel];
+  alignas(1024) std::uint8_t z[kStages][Shape::kFindsRows ? 1 : Shape::kColumnBytes];
+  alignas(1024) std::uint8_t state[kCopies][Shape::kFindsRows ? 1 : Shape::kStateBytes];
   WalkFactors factors[kSlots];
   float vector[kCopies][Shape::kVectorDims];
   WalkVisit visits[kStages];  ///< of the tiles, for those who store out

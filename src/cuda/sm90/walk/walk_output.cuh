@@ -24,7 +24,10 @@ class WalkOutput {
     int stored = -1;  // the stage from which the step before is being stored
 #pragma unroll 1
     for (int i = 0; i < steps; ++i) {
-      step(stored);
+      if constexpr (Shape::kFindsRows)
+        find_divisors(stored);
+      else
+        step(stored);
       stored = stage_.slot();
       stage_.advance();
       copy_.advance();
@@ -93,13 +96,38 @@ class WalkOutput {
     if (lane == 0) barrier_arrive(&shared_.yz_empty[stage]);
     named_barrier(1, 128);  // all have read x, and left their sums
     if constexpr (Shape::kGates) write_sums(a_.parts.crossing + a_.parts.at(visit) * kWalkTokens, shared_.crossing);
-    if (!Shape::kGates && a_.rows.result != nullptr)
-      leave_divisors(visit, results, added);
-    else
-      store_rows_staged<T>(out, results, shared_.x[stage], Shape::kTilePanel, {&a_.maps.out_rows, &a_.maps.out_row},
-                           visit.row, visit.row + visit.tokens, visit.head * a_.inner_slices + visit.inner_slice,
-                           visit.batch, kColumns * visit.column_slice);
+    store_rows_staged<T>(out, results, shared_.x[stage], Shape::kTilePanel, {&a_.maps.out_rows, &a_.maps.out_row},
+                         visit.row, visit.row + visit.tokens, visit.head * a_.inner_slices + visit.inner_slice,
+                         visit.batch, kColumns * visit.column_slice);
     if constexpr (Shape::kGates) named_barrier(1, 128);  // the sums may be overwritten
+  }
+
+  /// A step of the walk that only finds what rows are divided by.
+  __device__ __forceinline__ void find_divisors(int before) {
+    const int stage = stage_.slot(), row = 16 * warp_of_group() + lane_index() / 4;
+    const std::uint32_t x = shared_address(shared_.x[stage]);
+    float s[32], none[1], of_vector[2] = {}, sums[2] = {}, added[2] = {};
+    barrier_wait(&shared_.x_full[stage], stage_.phase());
+    barrier_wait(&shared_.yz_full[stage], stage_.phase());
+    wgmma_fence();
+    multiply_tiles<T, Shape::kInner, Shape::kTilePanel, Shape::kTilePanel>(s, x, shared_.y[stage]);
+    release(before);
+    add_dots(of_vector, x);
+    barrier_wait(&shared_.factors_full[slot_.slot()], slot_.phase());
+    const WalkFactors& factors = shared_.factors[slot_.slot()];
+    const float from[2] = {factors.from[row], factors.from[row + 8]};
+    float results[2] = {factors.own[row], factors.own[row + 8]};
+    wgmma_wait<0>();
+    pin(s);
+    std::uint32_t p[4][4];
+    weigh(p, sums, s, none, added, results, factors, row, kWalkTokens);
+    find_results(results, added, sums, from, of_vector);
+    leave_divisors(shared_.visits[stage], results, added);
+    __syncwarp();
+    if (lane_index() != 0) return;
+    barrier_arrive(&shared_.factors_empty[slot_.slot()]);
+    barrier_arrive(&shared_.state_empty[copy_.slot()]);
+    barrier_arrive(&shared_.yz_empty[stage]);
   }
 
   /// Frees the tile from which the step before is being stored.
@@ -124,52 +152,62 @@ class WalkOutput {
     for (int i = 0; i < kColumns / 2; ++i) out[i] *= from[i / 2 % 2];
   }
 
-  /// Where o was divided, by N(i), finds in the walk for ∂q the results 1 / N, and `added`, what the sums of weights
-  /// add to each product of a row: with o the quotient, −(∂o · o) times the sign of the sum, or 0 where N is its bound;
-  /// unless both are given. On entry `pairs` has the products of q and k, on exit weighted ones; out gets the vector's
-  /// part.
+  /// Where o was divided, by N(i), ends out = from (x state) in the walk for ∂q, with the vector's part in it. Finds
+  /// the results 1 / N, and `added`, what the sums of weights add to each product of a row: with o the quotient,
+  /// −(∂o · o) times the sign of the sum, or 0 where N is its bound; unless both are given. `pairs`: the products of q
+  /// and k.
   __device__ __forceinline__ void differentiate_divisors(float (&results)[2], float (&added)[2],
-                                                         float (&out)[kColumns / 2], float (&pairs)[32],
+                                                         float (&out)[kColumns / 2], const float (&pairs)[32],
                                                          const float (&s)[32], const WalkFactors& factors,
                                                          const float (&from)[2], int row) const {
     const std::uint32_t q = shared_address(shared_.counterpart[stage_.slot()]);
     float weights[2] = {}, numerators[2] = {}, of_vector[2] = {}, of_queries[2];
-    const int first = lane_index() % 4 * 2;
-    for_each_two_pairs<OwnTokens::rows>(factors, row, [&](int at, int token, int column, float2 two) {
-      const auto weigh_one = [&](int i, int seen, float weight) {
-        pairs[i] = seen <= token ? weight * (a_.scale * pairs[i]) : 0;
-        weights[i / 2 % 2] += pairs[i];
-        // Products with rows behind a node's end may be NaN.
-        if (seen <= token) numerators[i / 2 % 2] += pairs[i] * s[i];
-      };
-      weigh_one(at, column, two.x), weigh_one(at + 1, column + 1, two.y);
-    });
-    add_dots(of_vector, q);
+    if (!a_.rows.given) {
+      for_each_two_pairs<OwnTokens::rows>(factors, row, [&](int at, int token, int column, float2 two) {
+        const auto weigh_one = [&](int i, int seen, float weight) {
+          const float weighted = seen <= token ? weight * (a_.scale * pairs[i]) : 0;
+          weights[i / 2 % 2] += weighted;
+          // Products with rows behind a node's end may be NaN.
+          if (seen <= token) numerators[i / 2 % 2] += weighted * s[i];
+        };
+        weigh_one(at, column, two.x), weigh_one(at + 1, column + 1, two.y);
+      });
+      add_dots(of_vector, q);
+    }
     finish_state(out, from);
-    find_row_products<T>(of_queries, out, q);
+    if (a_.rows.given) {
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const float of_state = from[half] * sum_of_row(of_vector[half]), sum = sum_of_row(weights[half]) + of_state,
-                  bound = exp2_approximate(-results[half]), size = fabsf(sum);
-      const bool bounded = size < bound;
-      const float product = sum_of_row(numerators[half]) + of_queries[half];
-      if (a_.rows.given) {
-        results[half] = bound, added[half] = shared_.added[slot_.slot()][row + 8 * half];
-      } else {
+      for (int half = 0; half < 2; ++half)
+        results[half] = exp2_approximate(-results[half]), added[half] = shared_.added[slot_.slot()][row + 8 * half];
+      add_vector(out, added, from);
+      find_row_products<T>(of_queries, out, q);
+      of_queries[0] *= results[0], of_queries[1] *= results[1];
+    } else {
+      find_row_products<T>(of_queries, out, q);
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const float of_state = from[half] * sum_of_row(of_vector[half]), sum = sum_of_row(weights[half]) + of_state,
+                    bound = exp2_approximate(-results[half]), size = fabsf(sum);
+        const bool bounded = size < bound;
+        const float product = sum_of_row(numerators[half]) + of_queries[half];
         results[half] = 1 / (bounded ? bound : size);
         added[half] = bounded ? 0 : -copysignf(results[half], sum) * product;
+        of_queries[half] = results[half] * (of_queries[half] + added[half] * of_state);
       }
-      of_queries[half] = results[half] * (of_queries[half] + added[half] * of_state);
+      add_vector(out, added, from);
+      leave_divisors(shared_.visits[stage_.slot()], results, added);
     }
-    const float* const vector = shared_.vector[copy_.slot()];
-#pragma unroll
-    for (int i = 0; i < kColumns / 2; ++i)
-      out[i] += from[i / 2 % 2] * added[i / 2 % 2] * vector[8 * (i / 4) + first + i % 2];
     __syncwarp();
     if (lane_index() == 0) barrier_arrive(&shared_.state_empty[copy_.slot()]);
-    const WalkVisit& visit = shared_.visits[stage_.slot()];
-    leave_rows(a_.parts.of_queries + a_.parts.at(visit) * kWalkTokens, of_queries);
-    if (!a_.rows.given) leave_divisors(visit, results, added);
+    leave_rows(a_.parts.of_queries + a_.parts.at(shared_.visits[stage_.slot()]) * kWalkTokens, of_queries);
+  }
+
+  /// Adds the vector's part to from (x state).
+  __device__ __forceinline__ void add_vector(float (&out)[kColumns / 2], const float (&added)[2],
+                                             const float (&from)[2]) const {
+    const float* const vector = shared_.vector[copy_.slot()] + lane_index() % 4 * 2;
+#pragma unroll
+    for (int i = 0; i < kColumns / 2; ++i) out[i] += from[i / 2 % 2] * added[i / 2 % 2] * vector[8 * (i / 4) + i % 2];
   }
 
   __device__ __forceinline__ void leave_divisors(const WalkVisit& visit, const float (&results)[2],
@@ -190,8 +228,7 @@ class WalkOutput {
       const auto weigh_one = [&](int i, int seen, float weight) {
         const float product = kDividesAgain ? s[i] + added[half] : s[i];
         const float weighted = seen <= token && exists ? weight * (a_.scale * product) : 0;
-        if constexpr (Shape::kGates)
-          pairs[i] = seen <= token && exists ? (kDividesAgain ? product : weighted) * results[half] * pairs[i] : 0;
+        if constexpr (Shape::kGates) pairs[i] = seen <= token && exists ? weighted * results[half] * pairs[i] : 0;
         return weighted;
       };
       const float left = weigh_one(at, column, weights.x), right = weigh_one(at + 1, column + 1, weights.y);

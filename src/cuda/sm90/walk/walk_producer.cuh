@@ -31,8 +31,7 @@ __device__ __forceinline__ void copy_tiles(WalkMemory<Shape>& shared, const Walk
     }
   };
   constexpr int kInnerPanels = Shape::kInner / kPanel, kColumnPanels = Shape::kColumns / kPanel;
-  const bool finds_rows = !Shape::kGates && arguments.rows.result != nullptr;  // and stores no out: z is left out
-  const int yz_bytes = Shape::kInnerBytes + (Shape::kGates ? 2 : finds_rows ? 0 : 1) * Shape::kColumnBytes;
+  constexpr int kYzBytes = Shape::kInnerBytes + (Shape::kGates ? 2 : Shape::kFindsRows ? 0 : 1) * Shape::kColumnBytes;
   RingCounter<Shape::kStages> at;
 #pragma unroll 1
   for (int i = begin; i < end; ++i) {
@@ -41,9 +40,10 @@ __device__ __forceinline__ void copy_tiles(WalkMemory<Shape>& shared, const Walk
     std::uint64_t *const yz = &shared.yz_full[at.slot()], *const x = &shared.x_full[at.slot()];
     barrier_wait(&shared.yz_empty[at.slot()], at.phase() ^ 1);
     const int inner = Shape::kInner * visit.inner_slice, column = Shape::kColumns * visit.column_slice;
-    barrier_arrive_expecting(yz, yz_bytes);
+    barrier_arrive_expecting(yz, kYzBytes);
     copy(shared.y[at.slot()], &arguments.maps.y, yz, inner, kInnerPanels, arguments.once, inner_head, visit);
-    if (!finds_rows) copy(shared.z[at.slot()], &arguments.maps.z, yz, column, kColumnPanels, true, column_head, visit);
+    if constexpr (!Shape::kFindsRows)
+      copy(shared.z[at.slot()], &arguments.maps.z, yz, column, kColumnPanels, true, column_head, visit);
     if constexpr (Shape::kGates)
       copy(shared.counterpart[at.slot()], &arguments.maps.counterpart, yz, column, kColumnPanels, true, column_head,
            visit);
@@ -79,7 +79,9 @@ class FactorMaker {
     float forget[2], input[2];
   };
 
-  __device__ __forceinline__ Gates load(const WalkVisit& visit) const {
+  __device__ __forceinline__ Gates load(const WalkVisit& next) const {
+    // Held in registers where there are some.
+    std::conditional_t<kBack, const WalkVisit, const WalkVisit&> visit = next;
     Gates gates{};
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
@@ -91,21 +93,39 @@ class FactorMaker {
     return gates;
   }
 
-  __device__ __forceinline__ bool has_rows() const { return kBack ? a_.rows.result != nullptr : a_.rows.given; }
+  __device__ __forceinline__ bool has_rows() const {
+    return kBack ? a_.rows.result != nullptr : Memory::kAdds && a_.rows.given;
+  }
 
   __device__ __forceinline__ double* kept_scale(int slot) const {
     return a_.slot_scales + (static_cast<std::int64_t>(blockIdx.x) * a_.slots_per_block + slot) * 32 + lane_index();
   }
 
+  /// What earlier kernels left of a step: the scale of the state before it, and the numbers of the lane's two rows.
+  struct Left {
+    double scale;
+    float2 result, divisor;
+  };
+
+  __device__ __forceinline__ Left load_left(const WalkVisit& visit) const {
+    Left left{};
+    if (kBack && a_.scaled) left.scale = a_.rows.scale[a_.parts.at(visit)];
+    if (!has_rows()) return left;
+    const std::int64_t at = a_.parts.first_row(visit) + 2 * lane_index();
+    left.result = *reinterpret_cast<const float2*>(a_.rows.result + at);
+    // Sums of weights are sums over keys alone: one slice of values adds their gradients.
+    if (visit.inner_slice == 0) left.divisor = *reinterpret_cast<const float2*>(a_.rows.divisor + at);
+    return left;
+  }
+
   /// Returns the scale of the state before a step; scale_ is that behind the step before. The walk back reads what the
   /// other one left.
-  __device__ __forceinline__ double scale_before(const WalkVisit& visit) const {
-    const std::int64_t at = a_.parts.at(visit);
+  __device__ __forceinline__ double scale_before(const WalkVisit& visit, const Left& left) const {
     if constexpr (kBack) {
-      return a_.rows.scale[at];
+      return left.scale;
     } else {
       const double scale = found_scale(visit);
-      if (a_.rows.scale != nullptr && lane_index() == 0) a_.rows.scale[at] = scale;
+      if (a_.rows.scale != nullptr && lane_index() == 0) a_.rows.scale[a_.parts.at(visit)] = scale;
       return scale;
     }
   }
@@ -135,10 +155,10 @@ class FactorMaker {
   /// Finds the scale of the state before a step; sums and the total become less the scales of the lane's rows and of
   /// the state behind. own: the scales of rows.
   __device__ __forceinline__ void find_scales(float (&own)[2], double& before, double (&sums)[2], double& total,
-                                              const WalkVisit& visit, const double (&columns)[2]) {
+                                              const WalkVisit& visit, const Left& left, const double (&columns)[2]) {
     double tops[2];
     find_tops(tops, columns, visit.tokens);
-    before = scale_before(visit);
+    before = scale_before(visit, left);
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const double scale = at_least_zero(sums[i] + larger(before, tops[i]));
@@ -152,6 +172,9 @@ class FactorMaker {
 
   __device__ __forceinline__ void make(const WalkVisit& visit, const Gates& gates, bool last) {
     const int lane = lane_index();
+    // Back, gates are added up meanwhile; the other walk has no registers for that.
+    Left left{};
+    if constexpr (kBack) left = load_left(visit);
     double forget[2], input[2];
 #pragma unroll
     for (int i = 0; i < 2; ++i) forget[i] = gate_powers(gates.forget[i]), input[i] = gate_powers(gates.input[i]);
@@ -164,17 +187,16 @@ class FactorMaker {
     double sums[2] = {sum - forget[1], sum}, total = __shfl_sync(~0U, sum, 31), before = 0;
     const double columns[2] = {sums[0] - input[0], sums[1] - input[1]};
     float rows[2][2], summed[2][2], into[2], from[2], own[2] = {}, added[2] = {};
-    if (a_.scaled) find_scales(own, before, sums, total, visit, columns);
+    if (a_.scaled) find_scales(own, before, sums, total, visit, left, columns);
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const bool exists = 2 * lane + i < visit.tokens;
       if (has_rows() && exists) {
-        const std::int64_t at = a_.parts.first_row(visit) + 2 * lane + i;
-        own[i] = -log2f(a_.rows.result[at]);
+        if constexpr (!kBack) left = load_left(visit);
+        own[i] = -log2f(i == 0 ? left.result.x : left.result.y);
         // Back, rows are weighed by what they were multiplied by, too.
         if (kBack) sums[i] -= own[i];
-        // Sums of weights are sums over keys alone: one slice of values adds their gradients.
-        if (visit.inner_slice == 0) added[i] = a_.rows.divisor[at];
+        added[i] = i == 0 ? left.divisor.x : left.divisor.y;
       }
       split(sums[i], rows[0][i], rows[1][i]);
       split(columns[i], summed[0][i], summed[1][i]);
@@ -235,7 +257,7 @@ __device__ __forceinline__ void clear_rows(WalkMemory<Shape>& shared, const Walk
     barrier_wait(&shared.yz_full[at.slot()], at.phase());
     if (tokens < kWalkTokens) {
       clear_tile<Shape::kInner>(shared.y[at.slot()], tokens);
-      clear_tile<Shape::kColumns>(shared.z[at.slot()], tokens);
+      if constexpr (!Shape::kFindsRows) clear_tile<Shape::kColumns>(shared.z[at.slot()], tokens);
       fence_stores_for_async();
     }
     barrier_arrive(&shared.cleared[at.slot()]);

@@ -50,6 +50,21 @@ class WalkState {
       for (float& number : state_[part]) number *= gain;
     barrier_wait(&shared_.yz_full[stage_.slot()], stage_.phase());
     if (visit.tokens < kWalkTokens) barrier_wait(&shared_.cleared[stage_.slot()], stage_.phase());
+    if constexpr (Shape::kFindsRows)
+      add_vector(factors);
+    else
+      add_step(factors);
+    if (visit.keep >= 0) keep(visit.keep);
+    if (visit.node >= 0 && a_.final.state != nullptr) give(visit);
+    __syncwarp();  // all have read the factors
+    if (lane == 0) {
+      barrier_arrive(&shared_.yz_empty[stage_.slot()]);
+      barrier_arrive(&shared_.factors_empty[slot_.slot()]);
+    }
+  }
+
+  /// Adds (z into)ᵀ y to the state, whose gain is in it.
+  __device__ __forceinline__ void add_step(const WalkFactors& factors) {
     std::uint32_t columns[4][4];  // zᵀ
     load_weighted_columns<T>(columns, shared_address(shared_.z[stage_.slot()]) + group_ * Shape::kTilePanel,
                              factors.into);
@@ -63,22 +78,17 @@ class WalkState {
 #pragma unroll
     for (int part = 0; part < kParts; ++part) pin(state_[part]);
     if (!Shape::kOverlaps) add_vector(factors);
-    if (visit.keep >= 0) keep(visit.keep);
-    if (visit.node >= 0 && a_.final.state != nullptr) give(visit);
-    __syncwarp();  // all have read the factors
-    if (lane == 0) {
-      barrier_arrive(&shared_.yz_empty[stage_.slot()]);
-      barrier_arrive(&shared_.factors_empty[slot_.slot()]);
-    }
   }
 
   /// Rounds the state into shared memory, for the output group.
   __device__ __forceinline__ void publish() {
-    const std::uint32_t tile = shared_address(shared_.state[copy_.slot()]) + 64 * group_ * kPanel * 2;
+    if constexpr (!Shape::kFindsRows) {
+      const std::uint32_t tile = shared_address(shared_.state[copy_.slot()]) + 64 * group_ * kPanel * 2;
 #pragma unroll
-    for (int part = 0; part < kParts; ++part)
-      store_state<T>(state_[part], tile + 2 * part * Shape::kStatePanel, Shape::kStatePanel);
-    fence_stores_for_async();
+      for (int part = 0; part < kParts; ++part)
+        store_state<T>(state_[part], tile + 2 * part * Shape::kStatePanel, Shape::kStatePanel);
+      fence_stores_for_async();
+    }
     if (holds_vector()) shared_.vector[copy_.slot()][thread()] = vector_;
     __syncwarp();
     if (lane_index() == 0) barrier_arrive(&shared_.state_full[copy_.slot()]);
@@ -100,8 +110,9 @@ class WalkState {
   __device__ __forceinline__ void add_vector(const WalkFactors& factors) {
     if (!holds_vector()) return;
     vector_ *= factors.gain;
-    add_weighted_rows<T>(vector_, Shape::kGates ? shared_.z[stage_.slot()] : shared_.y[stage_.slot()], thread(),
-                         [&](int token) { return factors.into[token]; });
+    add_weighted_rows<T>(vector_, Shape::kGates ? shared_.z[stage_.slot()] : shared_.y[stage_.slot()],
+                         thread() - lane_index(),
+                         [&](int token) { return *reinterpret_cast<const float4*>(factors.into + token); });
   }
 
   /// Calls body(number, where it is among the caller's states) for the thread's numbers that exist.

@@ -72,6 +72,26 @@ inline void load_matrices_transposed(std::uint32_t (&words)[4], std::uint32_t ad
   load_matrices<true>(words, address);
 }
 
+inline void load_16(std::uint32_t (&words)[4], const void* from, bool exists) {
+  const uint4 loaded = exists ? *static_cast<const uint4*>(from) : uint4{};
+  words[0] = loaded.x;
+  words[1] = loaded.y;
+  words[2] = loaded.z;
+  words[3] = loaded.w;
+}
+
+inline std::uint32_t transpose_matrix(std::uint32_t word) {
+  return emulator::together(word, [](std::array<std::uint32_t, 32>& all) {
+    std::uint16_t numbers[8][8];
+    for (int lane = 0; lane < 32; ++lane)
+      for (int i = 0; i < 2; ++i) numbers[lane / 4][lane % 4 * 2 + i] = static_cast<std::uint16_t>(all[lane] >> 16 * i);
+    for (int lane = 0; lane < 32; ++lane) {
+      const int g = lane / 4, q = lane % 4;
+      all[lane] = numbers[2 * q][g] | static_cast<std::uint32_t>(numbers[2 * q + 1][g]) << 16;
+    }
+  });
+}
+
 inline void copy_16(std::uint32_t to, const void* from, bool exists) {
   emulator::copy(to, exists ? from : nullptr, 16);
 }

@@ -75,6 +75,7 @@ void copy_box(void* destination, const CUtensorMap* map, std::uint64_t* barrier,
 }
 
 inline void prefetch_box(const CUtensorMap*, int, int, int, int) {}
+inline void prefetch_bytes(const void*, int) {}
 
 inline void copy_bytes(void* destination, const void* source, int bytes, std::uint64_t* barrier) {
   const std::uint32_t to = shared_address(destination);

@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cuda/sm80/tangents/tangents_launch.cuh"
+
+namespace flashmask::cuda::sm80 {
+
+template void launch_tangents<__nv_bfloat16, 128>(const Plan&, const TangentTensors&, const KernelExecution&,
+                                                  const DeviceMap&);
+template void launch_tangents<__half, 128>(const Plan&, const TangentTensors&, const KernelExecution&,
+                                           const DeviceMap&);
+
+}  // namespace flashmask::cuda::sm80
