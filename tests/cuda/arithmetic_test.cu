@@ -6,6 +6,7 @@
 
 #include "cuda/device_array.cuh"
 #include "cuda/instructions/arithmetic.cuh"
+#include "cuda/scores/softcap.cuh"
 
 namespace flashmask::cuda {
 namespace {
@@ -26,6 +27,31 @@ TEST(Exp2, IsCloseAndZeroAtMinusInfinity) {
   EXPECT_EQ(powers.values()[0], 0);
   for (int i = 1; i < 64; ++i) ASSERT_NEAR(powers.values()[i] / std::exp2(x[i]), 1, 1e-6) << x[i];
   for (int i = 0; i < 64; ++i) ASSERT_EQ(lanes.values()[i], i % 32);
+}
+
+__global__ void find_tanh(const float* exponents, float* by_polynomial, float* by_reciprocal) {
+  const unsigned i = blockIdx.x * 64 + threadIdx.x;
+  by_polynomial[i] = tanh_by_polynomial(exponents[i]);
+  by_reciprocal[i] = tanh_by_reciprocal(exponents[i]);
+}
+
+TEST(Tanh, IsRightEverywhere) {
+  constexpr int kBlocks = 1024, kCount = 64 * kBlocks;
+  std::vector<float> exponents(kCount);
+  for (int i = 0; i < kCount; ++i) exponents[i] = 0.00101F * static_cast<float>(i - kCount / 2);
+  exponents[0] = -INFINITY;
+  exponents[1] = INFINITY;
+  const DeviceArray<float> given(exponents), by_polynomial(kCount), by_reciprocal(kCount);
+  find_tanh<<<kBlocks, 64>>>(given.data(), by_polynomial.data(), by_reciprocal.data());
+  const std::vector<float> polynomial = by_polynomial.values(), reciprocal = by_reciprocal.values();
+  for (int i = 0; i < kCount; ++i) {
+    const double expected = std::tanh(0.34657359027997265 * exponents[i]);
+    ASSERT_NEAR(polynomial[i], expected, 0x1p-22) << exponents[i];
+    ASSERT_NEAR(reciprocal[i], expected, 0x1p-21) << exponents[i];
+  }
+  EXPECT_EQ(polynomial[0], -1);
+  EXPECT_EQ(polynomial[1], 1);
+  EXPECT_EQ(polynomial[kCount / 2], 0);
 }
 
 __global__ void pack_both(float low, float high, std::uint32_t* words) {

@@ -153,6 +153,13 @@ TEST(EmulatedHopperBackward, DropsAndChangesScores) {
   expect.operator()<Biasing<Columns64<A, intervals>>, Biasing<Columns128<A, intervals>>>("alibi");
   with.change = scores::bias();
   expect.operator()<Adding<Columns128<A, intervals>>>("bias");
+  for (const std::vector<std::int64_t>& shape :
+       {std::vector<std::int64_t>{2, 2, 150, 206}, std::vector<std::int64_t>{1, 2, 1, 206}}) {
+    Case in_pairs{"bias, two keys at a time", masks::sliding_window(150, 206, 90)};
+    in_pairs.change = scores::bias();
+    in_pairs.bias_shape = shape;
+    expect_right_by_sums<Adding<Columns128<A, intervals>>>(in_pairs);
+  }
   with.change = scores::distance();
   expect.operator()<Adding<Columns64<A, intervals>>, Adding<Columns128<A, intervals>>>("distances");
 }

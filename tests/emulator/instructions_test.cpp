@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <stdexcept>
 #include <vector>
 
@@ -10,6 +11,7 @@
 #include "cuda/common/fragment_words.cuh"
 #include "cuda/instruction_results.cuh"
 #include "cuda/instructions/shared_tile.cuh"
+#include "cuda/scores/softcap.cuh"
 #include "kit/rounding.h"
 #include "plan/device_plan.h"
 
@@ -287,6 +289,23 @@ TEST(FragmentWords, SayWhatCellsMask) {
   };
   expect_words<2>(launch, make, masked);
   expect_words<1>(launch, make, masked);
+}
+
+TEST(Tanh, IsRightEverywhere) {
+  constexpr double kHalfLn2 = 0.34657359027997265;
+  for (const float x : {0.0F, 1e-30F, 300.0F, INFINITY})
+    for (const float exponent : {x, -x}) {
+      const auto expected = static_cast<float>(std::tanh(kHalfLn2 * static_cast<double>(exponent)));
+      EXPECT_NEAR(tanh_by_polynomial(exponent), expected, 1e-29) << exponent;
+      EXPECT_NEAR(tanh_by_reciprocal(exponent), expected, 1e-29) << exponent;
+    }
+  for (int i = -40000; i <= 40000; ++i) {
+    const float exponent = static_cast<float>(i) * 0.00083F;
+    const double expected = std::tanh(kHalfLn2 * static_cast<double>(exponent));
+    ASSERT_NEAR(tanh_by_polynomial(exponent), expected, 0x1p-22) << exponent;
+    ASSERT_NEAR(tanh_by_reciprocal(exponent), expected, 0x1p-21) << exponent;
+  }
+  EXPECT_TRUE(std::isnan(tanh_by_polynomial(NAN)));
 }
 
 }  // namespace

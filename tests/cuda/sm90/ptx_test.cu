@@ -198,6 +198,22 @@ TEST(StoreMatrices, TransposesEachOfFour) {
         ASSERT_EQ(stored[64 * m + 8 * row + column], 64 * m + 8 * column + row);
 }
 
+__global__ void transpose_one(std::uint32_t* words) {
+  const int lane = lane_index();
+  const std::uint32_t low = 8 * (lane / 4) + 2 * (lane % 4);
+  words[lane] = transpose_matrix((low + 1) << 16 | low);
+}
+
+TEST(TransposeMatrix, GivesEachThreadAColumn) {
+  const DeviceArray<std::uint32_t> out(32);
+  transpose_one<<<1, 32>>>(out.data());
+  const std::vector<std::uint32_t> words = out.values();
+  for (std::uint32_t lane = 0; lane < 32; ++lane) {
+    const std::uint32_t low = 16 * (lane % 4) + lane / 4;
+    ASSERT_EQ(words[lane], (low + 8) << 16 | low) << lane;
+  }
+}
+
 __global__ void add_many(float* sums) {
   const auto thread = static_cast<float>(threadIdx.x);
   add_to_global(sums + 4 * (threadIdx.x % 2), thread, 1, -thread, 0.5F);

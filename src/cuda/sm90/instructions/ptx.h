@@ -184,6 +184,14 @@ __device__ __forceinline__ void store_matrices(std::uint32_t address, const std:
                : "memory");
 }
 
+/// Transposes an 8 × 8 matrix of 16-bit numbers: thread l passes row l / 4, columns 2 (l % 4) and + 1, and gets column
+/// l / 4, rows 2 (l % 4) and + 1.
+__device__ __forceinline__ std::uint32_t transpose_matrix(std::uint32_t word) {
+  std::uint32_t transposed;
+  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(transposed) : "r"(word));
+  return transposed;
+}
+
 /// Called before the copy engine reads global memory that others have written, as load_acquire() told this thread.
 __device__ __forceinline__ void fence_loads_for_async() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
 

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "cuda/scores/bias_values.cuh"
+#include "cuda/sm90/instructions/ptx.h"
 
 namespace flashmask::cuda::sm90 {
 
@@ -23,6 +24,9 @@ class BiasParts {
         list_(place.batch * bias.batch + place.head * bias.head) {}
 
   __device__ __forceinline__ void add_to(float (&s)[1][kEights][4]) {
+    if constexpr (!Place::kPairsColumns) {
+      if (bias_.in_pairs) return add_transposed_to(s);
+    }
 #pragma unroll 1
     for (int part = 0; part < kParts; ++part) {
       Part values;
@@ -41,6 +45,42 @@ class BiasParts {
   }
 
  private:
+  /// Reads two neighbouring keys at a time, and transposes each eight of rows by eight of keys between lanes.
+  __device__ __forceinline__ void add_transposed_to(float (&s)[1][kEights][4]) const {
+    constexpr int kPairsPart = 4;
+    const int lane = lane_index(), line = lane / 4, place = lane % 4 * 2;
+    const int row = row_ - place + line, column = column_ - line + place;
+    const auto* from = static_cast<const std::uint16_t*>(bias_.values) + list_ + row * bias_.row + column;
+    int rows_left = bias_.query_length - row;
+#pragma unroll 1
+    for (int part = 0; part < kEights / kPairsPart; ++part) {
+      std::uint32_t words[kPairsPart][2];
+#pragma unroll
+      for (int eight = 0; eight < kPairsPart; ++eight)
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const bool exists = 8 * eight < rows_left && column + 8 * half < bias_.key_length;
+          const auto* const pair = reinterpret_cast<const std::uint32_t*>(from + 8 * eight * bias_.row + 8 * half);
+          words[eight][half] = exists ? __ldg(pair) : 0;
+        }
+#pragma unroll
+      for (int known = 0; known < kEights / kPairsPart; ++known) {
+        if (known != part) continue;
+#pragma unroll
+        for (int eight = 0; eight < kPairsPart; ++eight)
+#pragma unroll
+          for (int half = 0; half < 2; ++half) {
+            const float2 numbers = ShortValues::numbers(bias_, transpose_matrix(words[eight][half]));
+            float(&four)[4] = s[0][known * kPairsPart + eight];
+            four[2 * half] = fmaf(numbers.x, bias_.to_products, four[2 * half]);
+            four[2 * half + 1] = fmaf(numbers.y, bias_.to_products, four[2 * half + 1]);
+          }
+      }
+      from += 8 * kPairsPart * bias_.row;
+      rows_left -= 8 * kPairsPart;
+    }
+  }
+
   __device__ __forceinline__ void read(Part& values) const {
     if (Place::kPairsColumns && bias_.in_pairs)
       read_pairs(values);

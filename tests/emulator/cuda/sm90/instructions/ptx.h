@@ -140,6 +140,16 @@ inline void store_matrices_transposed(std::uint32_t address, const std::uint32_t
   store_four_matrices<true>(address, words);
 }
 
+inline std::uint32_t transpose_matrix(std::uint32_t word) {
+  return emulator::exchange(word, [](int own, const auto& all) {
+    const auto number = [&](int row) {
+      const int column = own / 4;
+      return all[4 * row + column / 2] >> column % 2 * 16 & 0xFFFFU;
+    };
+    return number(own % 4 * 2) | number(own % 4 * 2 + 1) << 16;
+  });
+}
+
 inline void fence_loads_for_async() {}
 inline int load_acquire(const int* address) { return *address; }
 inline void add_to_global(float* address, float a, float b, float c, float d) {
