@@ -71,6 +71,21 @@ def test_dimensions_of_one_stand_for_all(kernel, dim, kind, shared):
     )
 
 
+@pytest.mark.parametrize("tokens", [200, 202, 201])  # rows of a bias that are read by eights, by pairs and one by one
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("dim", [24, 32, 64, 128])
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_a_batch_shares_the_bias_of_pairs(deterministic, dim, dtype, tokens):
+    mask = masks.document([150], tokens)  # the others are padding
+    check(
+        on_gpu(mask, deterministic=deterministic),
+        lambda q, k, v, b: softmax_attention(q, k, v, visible(mask), bias=b),
+        dtype,
+        random_bias(1, HEADS, tokens, tokens).to(dtype),
+        random_inputs(5, tokens, tokens, HEADS, HEADS, dim, dim),
+    )
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("deterministic", [False, True])
 @pytest.mark.parametrize("dim", [64, 128, 256, 320])
