@@ -27,12 +27,13 @@ class LargestScores {
         if (number() == 2 * unit + row) largest_ = fmaxf(largest_, found[unit][row]);
   }
 
-  /// Writes those of rows below `end` of a head, if the call asks for them; `first` is the warp's first row, and `scale`
-  /// turns numbers into scores.
+  /// Writes those of rows below `end` of a head, if the call asks for them; `first` is the warp's first row, and
+  /// `scale` turns numbers into scores.
   __device__ __forceinline__ void store(const MaxScoresView& to, int batch, int head, int first, int end,
                                         float scale) const {
     const int row = first + 8 * number() + lane_index() / 4;
-    if (to.data != nullptr && number() < 2 * kUnits && row < end) to.data[batch * to.batch + head * to.head + row] = largest_ * scale;
+    if (to.data != nullptr && number() < 2 * kUnits && row < end)
+      to.data[batch * to.batch + head * to.head + row] = largest_ * scale;
   }
 
  private:
