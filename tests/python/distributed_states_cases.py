@@ -9,6 +9,8 @@ import torch
 import torch.distributed as dist
 from distributed_cases import case, cases, make, raise_on_all_ranks, random_partition, refused
 from docs_scripts import docs_script
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import fully_shard
 
 import flashmask
 import flashmask.distributed as fmd
@@ -383,6 +385,31 @@ def losses_are_those_of_one_process_also_with_checkpoints(group, rank, family):
     error = float((mine / 2 - gradients).norm() / gradients.norm())
     wrong = abs(found - expected) > 1e-5 * expected or error > 2e-5
     raise_on_all_ranks(group, f"{found} is not {expected}, or gradients are {error} away" if wrong else "")
+
+
+@cases((2,), family=["qwen3_next", "jamba", "mamba"])  # the last two hand a mask alone on, by the names of classes
+def under_fsdp2_losses_and_gradients_are_those_of_one_process(group, rank, family):
+    model, batch = tiny(family, 2), batches(family)["packed"]
+    batch["labels"] = batch["input_ids"].masked_fill(batch["position_ids"] == 0, -100)
+    model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach().clone())  # Mamba's is that of embeddings
+    expected, gradients = distributed_cases.loss_and_gradients(model, batch)
+    mesh = DeviceMesh.from_group(group, "cpu")
+    for layer in model.base_model.layers:
+        for each in layer.modules():
+            if type(each).__name__.endswith(("GatedDeltaNet", "Mixer")):
+                fully_shard(each, mesh=mesh)
+        fully_shard(layer, mesh=mesh)
+    fully_shard(model.base_model, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    local = shard(model, batch, group, partition=random_partition(TOKENS, 2, tile=5))
+    loss = local["sharding"].mean(
+        model(**local, num_items_in_batch=1, use_cache=False).loss, (local["shift_labels"] != -100).sum()
+    )
+    loss.backward()
+    mine = torch.cat([each.grad.full_tensor().flatten() for each in model.parameters()])
+    error = float((mine - gradients).norm() / gradients.norm())
+    wrong = abs(loss.item() - expected) > 1e-5 * expected or error > 1e-5
+    raise_on_all_ranks(group, f"{loss.item()} is not {expected}, or gradients are {error} away" if wrong else "")
 
 
 @case(2)

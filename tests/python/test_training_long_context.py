@@ -9,6 +9,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="flashmask.training is for torch")
 transformers = pytest.importorskip("transformers", reason="long_context() takes its models")
 
+from docs_scripts import docs_script  # noqa: E402
 from training_models import KINDS, WORDS, assert_same, batch, in_double, lora, loss_and_gradients, tiny  # noqa: E402
 
 from flashmask.training import layer_parts, long_context  # noqa: E402
@@ -232,6 +233,10 @@ def with_forward(model):
             "layers of class torch.nn.modules.linear.Linear are not understood; .* Llama, Mistral, Qwen2",
         ),
         (phi, "layers of class transformers.models.phi3.modeling_phi3.Phi3DecoderLayer are not understood"),
+        (
+            lambda: docs_script("transformers_families").make("olmo_hybrid", "flashmask"),
+            r"layers that carry a state \(OlmoHybridGatedDeltaNet\), .* use model.gradient_checkpointing_enable\(\)",
+        ),
         (lambda: torch.nn.Linear(2, 2), "Linear has no list of decoder layers"),
         (lambda: with_head(tiny()), "lm_head of LlamaForCausalLM is a Sequential"),
         (lambda: with_loss(tiny()), "LlamaForCausalLM has a loss_function of its own"),

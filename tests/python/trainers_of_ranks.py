@@ -67,15 +67,16 @@ def causal(folder, ranks, model=None):
     )  # fmt: skip
 
 
-def preference(folder, ranks, **others):
+def preference(folder, ranks, models=None, **others):
     from trl import DPOConfig
     from trl_models import language_model, preferences, tokenizer
 
     from flashmask.trl import SharedQuestionDPOTrainer
 
     arguments = DPOConfig(**options(folder, ranks), bf16=False, activation_checkpointing=False, **others)
+    model, reference = models or (language_model("flashmask"), language_model("flashmask", seed=1))
     return SharedQuestionDPOTrainer(
-        model=language_model("flashmask"), ref_model=language_model("flashmask", seed=1), args=arguments,
+        model=model, ref_model=reference, args=arguments,
         train_dataset=preferences(BATCH * STEPS), eval_dataset=preferences(BATCH, seed=9), processing_class=tokenizer(),
     )  # fmt: skip
 
@@ -85,7 +86,13 @@ def hybrid(folder, ranks):
     return causal(folder, ranks, model=docs_script("transformers_families").make("qwen3_next", "flashmask"))
 
 
-TASKS = {"causal": causal, "hybrid": hybrid, "preference": preference}
+def hybrid_preference(folder, ranks):
+    """Trains such a model on pairs of answers, whose states fork behind their question."""
+    models = [docs_script("transformers_families").make("olmo_hybrid", "flashmask") for _ in range(2)]
+    return preference(folder, ranks, models)
+
+
+TASKS = {"causal": causal, "hybrid": hybrid, "preference": preference, "hybrid preference": hybrid_preference}
 
 
 def run(task, folder, ranks=1):

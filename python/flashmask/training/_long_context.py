@@ -43,6 +43,7 @@ class LongContext:
         self._compile = functools.cache(functools.partial(torch.compile, dynamic=False)) if compile else None
         self.decoder, self._causal = _parts_of(model)
         self.layers: list[Any] = list(self.decoder.layers)
+        _refuse_states(self.decoder)
         for layer in self.layers:
             family_of(layer)
             check_untouched(layer)
@@ -227,6 +228,18 @@ def _is_same(one: Tensor | None, other: Tensor) -> bool:
 def shifted(labels: Tensor) -> Tensor:
     """Returns what each row is to predict: the label of the next row; nothing (-100) for the last."""
     return torch.nn.functional.pad(labels, (0, 1), value=-100)[..., 1:]
+
+
+def _refuse_states(decoder: nn.Module) -> None:
+    from flashmask.transformers._stateful import carriers_of
+
+    carriers = ", ".join(sorted(each.__name__ for each in carriers_of(decoder)))
+    if carriers:
+        raise ValueError(
+            f"{type(decoder).__name__} has layers that carry a state ({carriers}), which long_context() does not run "
+            "in chunks; use model.gradient_checkpointing_enable(), and for more tokens than one GPU holds "
+            "flashmask.transformers.shard()"
+        )
 
 
 def _parts_of(model: Any) -> tuple[Any, Any]:

@@ -125,12 +125,17 @@ def carriers_of(model: torch.nn.Module) -> set[type[torch.nn.Module]]:
     """Returns the classes of a model's layers that carry a state; empty for attention alone."""
     lists = [getattr(each, "layers", None) for each in model.modules()]
     return {
-        type(each)
+        _class_of(each)
         for found in lists
         if isinstance(found, torch.nn.ModuleList)
         for each in found.modules()
         if _carries(each)
     }
+
+
+def _class_of(module: torch.nn.Module) -> type[torch.nn.Module]:
+    """Returns the class that a module was made with: FSDP2 derives one of its own from it."""
+    return next(each for each in type(module).__mro__ if not each.__module__.startswith("torch.distributed."))
 
 
 def refuse_over_ranks(model: torch.nn.Module) -> None:
@@ -229,7 +234,7 @@ def _find_nodes(
     given = _Given(text, arguments, options)
     told = _tell(text, given)
     changes = _without_cache(told)
-    mask = _MODELS_OF_A_MASK_ALONE.get(type(text).__name__)
+    mask = _MODELS_OF_A_MASK_ALONE.get(_class_of(text).__name__)
     if mask is None:
         return given.changed({**changes, _NODES: told}) if changes else (arguments, {**options, _NODES: told})
     if told.nodes is None or given.tokens is None:
@@ -434,7 +439,7 @@ def _hand_on(
     added = dict(options)
     if told.positions is not None and added.get("position_ids") is None:
         added["position_ids"] = told.positions
-    name = _HANDS_ON_A_MASK_ALONE.get(type(layer).__name__)
+    name = _HANDS_ON_A_MASK_ALONE.get(_class_of(layer).__name__)
     if name is not None:
         added[name] = _marked(added.get(name), arguments[0], told)
     return arguments, added
@@ -469,7 +474,7 @@ def _enter(
         )
     carriers.enter(carrier, told.nodes)
     options = {name: value for name, value in options.items() if name != _NODES}
-    if isinstance(told.nodes, Nodes) and _tells_documents_apart(type(carrier)):
+    if isinstance(told.nodes, Nodes) and _tells_documents_apart(_class_of(carrier)):
         options[_DOCUMENTS] = _documents_of(told.nodes, hidden)
     return arguments, options
 

@@ -10,13 +10,8 @@ from typing import Any
 from flashmask.transformers._shard import shard
 
 
-class ShardedBatches:
-    """A mixin: class Trainer(flashmask.transformers.ShardedBatches, transformers.Trainer).
-
-    Where Accelerate's ParallelismConfig(cp_size=...) asks for context parallelism, flashmask.transformers.shard()
-    shares out batches with their masks, in place of torch's context_parallel, which supports causal masks only. The
-    model needs attn_implementation="flashmask".
-    """
+class WithoutCpHooks:
+    """A mixin for trainers that spread sequences over the ranks of Accelerate's context parallelism by themselves."""
 
     accelerator: Any
 
@@ -27,6 +22,15 @@ class ShardedBatches:
         """
         super().create_accelerator_and_postprocess()  # type: ignore[misc]
         self.accelerator._prepare_cp = _unchanged
+
+
+class ShardedBatches(WithoutCpHooks):
+    """A mixin: class Trainer(flashmask.transformers.ShardedBatches, transformers.Trainer).
+
+    Where Accelerate's ParallelismConfig(cp_size=...) asks for context parallelism, flashmask.transformers.shard()
+    shares out batches with their masks, in place of torch's context_parallel, which supports causal masks only. The
+    model needs attn_implementation="flashmask".
+    """
 
     def _prepare_context_parallel_inputs(
         self, model: Any, inputs: dict[str, Any]

@@ -9,12 +9,12 @@ from typing import Any
 from trl import DPOTrainer
 
 import flashmask.transformers
-from flashmask.transformers._trainer import context_parallel_mesh
+from flashmask.transformers._trainer import WithoutCpHooks, context_parallel_mesh
 from flashmask.trl._shared_questions import share_questions, spread_over_ranks
 from flashmask.trl._version import check_version
 
 
-class SharedQuestionDPOTrainer(DPOTrainer):
+class SharedQuestionDPOTrainer(WithoutCpHooks, DPOTrainer):
     """A trl.DPOTrainer with the same arguments and results, in whose batches chosen and rejected share their question.
 
     The model runs over one packed sequence per batch, which holds the common beginning of each pair only once.
@@ -26,9 +26,9 @@ class SharedQuestionDPOTrainer(DPOTrainer):
     those ranks, and each of them computes the loss of all pairs; flashmask.transformers.ShardedBatches is not needed.
 
     The model and any reference model need attn_implementation="flashmask". Raises ValueError for whatever would mix
-    answers or count differently from TRL: another attention implementation, models of text and images, layers with a
-    state, PEFT's prompt learning, the loss that balances experts, precomputed references with context parallelism;
-    raises ImportError for a TRL other than 1.16.
+    answers or count differently from TRL: another attention implementation, models of text and images, layers whose
+    state cannot fork, PEFT's prompt learning, the loss that balances experts, precomputed references with context
+    parallelism; raises ImportError for a TRL other than 1.16.
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
