@@ -321,6 +321,7 @@ TEST_P(CudaBackward, KeysInSkippedTilesMayHoldAnything) {
 
 TEST_P(CudaBackward, PadsSmallerHeads) {
   for (const std::int64_t head_dim : {std::int64_t{8}, std::int64_t{40}, GetParam().head_dim - 8}) {
+    if (head_dim > GetParam().head_dim) continue;
     Problem problem = problem_for(GetParam(), 200, 333);
     problem.head_dim = head_dim;
     problem.value_dim = GetParam().head_dim - 24;

@@ -243,6 +243,7 @@ TEST_P(CudaForward, ReadsRowIndicesThatLieOnTheDevice) {
 
 TEST_P(CudaForward, PadsSmallerHeads) {
   for (const std::int64_t head_dim : {8L, 40L, GetParam().head_dim - 8}) {
+    if (head_dim > GetParam().head_dim) continue;
     Problem problem = problem_for(GetParam(), 200, 333);
     problem.head_dim = head_dim;
     problem.value_dim = GetParam().value_dim - 24;

@@ -39,15 +39,17 @@ struct ShapeName {
 template <class Shape>
 inline constexpr bool kHasOneKernel = Shape::kHeadDim <= 32;
 
-/// Calls body(ShapeName<…>) with the instance of Shape that serves a problem: calls with dropout share one, which also
-/// changes scores where a call asks for it.
+/// Calls body(ShapeName<…>) with the instance of Shape that serves a problem.
 template <class Shape, class Body>
 auto with_instance([[maybe_unused]] const Problem& problem, const Body& body) {
   if constexpr (kHasOneKernel<Shape>) {
     return body(ShapeName<Changing<Shape>>());
   } else {
-    if (has_dropout(problem)) return body(ShapeName<Changing<Dropping<Shape>>>());
-    if (has_score_changes(problem)) return body(ShapeName<Changing<Shape>>());
+    if (has_score_changes(problem)) {
+      if (has_dropout(problem)) return body(ShapeName<Changing<Dropping<Shape>>>());
+      return body(ShapeName<Changing<Shape>>());
+    }
+    if (has_dropout(problem)) return body(ShapeName<Dropping<Shape>>());
     return body(ShapeName<Shape>());
   }
 }

@@ -11,29 +11,15 @@
 namespace flashmask::cuda {
 
 /// tanh(x) from x · 2 log₂ e, as 1 − 2 / (2^(x · 2 log₂ e) + 1): right to 2^−21 of 1, and ±1 where the power overflows
-/// or vanishes. Takes two special functions and the fewest registers.
-__device__ __forceinline__ float tanh_by_reciprocal(float exponent) {
+/// or vanishes.
+__device__ __forceinline__ float tanh_of_power(float exponent) {
   return fmaf(-2, reciprocal_approximate(exp2_approximate(exponent) + 1), 1);
 }
 
-/// The same by one special function, of which a multiprocessor computes an eighth as many as sums: (1 − w) / (1 + w)
-/// for the power w = 2^−|x · 2 log₂ e|, with the sign of x. Right to 2^−22 of 1, 0 at 0, and ±1 where w vanishes. As
-/// 1 + w lies between 1 and 2, its reciprocal is close to a cubic polynomial r, by a factor of 1 − e with
-/// e = 1 − (1 + w) r below 1/577, for which r (1 + e + e²) makes up to e³.
-__device__ __forceinline__ float tanh_by_polynomial(float exponent) {
-  const float w = exp2_approximate(-fabsf(exponent));
-  const float r = fmaf(fmaf(fmaf(-0.22183709F, w, 0.66551127F), w, -0.94280763F), w, 0.9982669F);
-  const float e = fmaf(-(1 + w), r, 1), nearly = fmaf(-w, r, r);
-  return copysignf(fmaf(nearly, fmaf(e, e, e), nearly), exponent);
-}
-
-/// kByReciprocal: for kernels short of registers.
-template <bool kByReciprocal = false, int kUnits, int kEights>
+template <int kUnits, int kEights>
 __device__ __forceinline__ void cap(float (&s)[kUnits][kEights][4], const float& to_exponent) {
-  for_each_score<kUnits, kEights>([&](int unit, int eight, int i) {
-    const float exponent = s[unit][eight][i] * to_exponent;
-    s[unit][eight][i] = kByReciprocal ? tanh_by_reciprocal(exponent) : tanh_by_polynomial(exponent);
-  });
+  for_each_score<kUnits, kEights>(
+      [&](int unit, int eight, int i) { s[unit][eight][i] = tanh_of_power(s[unit][eight][i] * to_exponent); });
 }
 
 /// The polynomial of SoftcapArguments.
@@ -53,7 +39,7 @@ __device__ __forceinline__ void cap(float (&s)[kUnits][kEights][4], const Softca
   if (__any_sync(~0U, fmaxf(farthest[0], farthest[1]) > softcap.near)) {
     for_each_score<kUnits, kEights>([&](int unit, int eight, int i) {
       float& score = s[unit][eight][i];
-      const float far = tanh_by_polynomial(score * softcap.to_exponent);
+      const float far = tanh_of_power(score * softcap.to_exponent);
       score = fabsf(score) > softcap.near ? far : cap_near(score, softcap);
     });
   } else {
@@ -77,7 +63,7 @@ struct CappedWeights {
   const Rows& lse_log2;
 
   __device__ __forceinline__ ChangedWeight operator()(int unit, int eight, int i, float product) const {
-    const float y = tanh_by_reciprocal(product * to_exponent);
+    const float y = tanh_of_power(product * to_exponent);
     return {exp2_approximate(fmaf(y, scale_log2, -lse_log2.at(unit, eight, i))), fmaf(-y, y, 1)};
   }
 };

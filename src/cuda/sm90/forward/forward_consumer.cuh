@@ -288,7 +288,7 @@ class ForwardConsumer : RowConsumer<Shape> {
       if constexpr (Shape::kCapsByPolynomial)
         cap(as_unit(s), arguments_.softcap);
       else
-        cap<Shape::kCapsByReciprocal>(as_unit(s), arguments_.score.to_exponent);
+        cap(as_unit(s), arguments_.score.to_exponent);
     }
     if constexpr (Biases<Shape>) bias_by_distance(as_unit(s), row_marks_, shared_.marks[keys_.slot]);
     Base::add_bias(s, arguments_.score.bias);

@@ -59,15 +59,9 @@ struct ForwardShape {
 template <template <class> class Instance, class Shape, int kProducerRegisters_, int kConsumerRegisters_>
 struct ForwardInstance : Instance<Shape> {
   static constexpr bool kStagesResult = false, kSettles = Shape::kHeadDim == 128;
-  /// At 128 dims the two exponentials of a capped score take as long as its products.
-  static constexpr TileOrder kOrder =
-      Caps<Instance<Shape>> && Shape::kHeadDim == 128 ? TileOrder::ping_pong : Shape::kOrder;
-  static constexpr bool kPingPongs = kOrder == TileOrder::ping_pong;
   /// Whether registers suffice for two ways to cap a tile.
   static constexpr bool kCapsByPolynomial = Shape::kHeadDim == 256 && Shape::kForm == MaskForm::intervals &&
                                             std::is_same_v<typename Shape::Element, __nv_bfloat16>;
-  /// Where registers suffice for one tanh alone, and not for the faster one.
-  static constexpr bool kCapsByReciprocal = Shape::kHeadDim == 64 && Shape::kForm == MaskForm::bits;
   static constexpr int kProducerRegisters = kProducerRegisters_, kConsumerRegisters = kConsumerRegisters_;
   static constexpr int kMaskAtOnce = kProducerRegisters >= 72         ? Shape::kMaskAtOnce
                                      : Shape::kForm == MaskForm::bits ? 32
