@@ -29,9 +29,9 @@ struct BiasArguments {
   std::int64_t batch, head, row;  // elements between batch entries, query heads and rows; 0: they share their values
   DType dtype;
   bool in_pairs;   // columns come in pairs: two 16-bit values, from an even column on, are one aligned word
+  bool distances;  // a row has `entries` values by distance, instead of a value for each column
   bool in_eights;  // columns come in eights: eight 16-bit values, from every eighth column on, are 16 aligned bytes,
                    // and all strides fit 32 bits
-  bool distances;  // a row has `entries` values by distance, instead of a value for each column
   int entries;
   int shift;  // the entry for row i and column j is i − j + shift
   int query_length, key_length;
