@@ -127,7 +127,8 @@ void AttentionTensors::make_bias(const Problem& p, RandomNumbers& random) {
 void AttentionTensors::make_alibi(const Problem& p) {
   const bool shared = p.batch == 1;
   alibi_slopes.emplace(DType::f32, shared ? std::vector{p.query_heads} : std::vector{p.batch, p.query_heads});
-  for (std::int64_t i = 0; i < alibi_slopes->size(); ++i) alibi_slopes->set(i, 0.5F / static_cast<float>(1 << i % 7));
+  for (std::int64_t i = 0; i < alibi_slopes->size(); ++i)
+    alibi_slopes->set(i, (i % 3 == 1 ? -1 : 1) * 0.5F / static_cast<float>(1 << i % 7));
   if (shared) return;
   const auto positions = [&](std::int64_t length) {
     HostTensor made(DType::f32, {p.batch, length});

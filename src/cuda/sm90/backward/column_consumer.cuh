@@ -392,7 +392,7 @@ class ColumnConsumer {
         keys.numbers[0][key] =
             shared_.slopes[stage] *
             (key_position(arguments_.alibi, work.batch, work.keys.first + first_key() + lane() / 4 + 8 * key) - origin);
-      bias_by_distance(as_unit(s), keys, shared_.marks[stage]);
+      bias_by_distance(as_unit(s), keys, shared_.marks[stage], shared_.slopes[stage]);
     }
     if constexpr (AddsBias<Shape>) {
       if (shares_entries(arguments_.bias)) return shared_.near[stage].add_to(as_unit(s), first_key() + lane() / 4);

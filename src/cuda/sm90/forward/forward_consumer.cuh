@@ -36,7 +36,7 @@ class ForwardConsumer : RowConsumer<Shape> {
     if (group_ + 1 == Shape::kGroups) pass_turn();
     for (Work work = take_work(shared_, work_); work.exists(); work = take_work(shared_, work_)) {
       begin_rows(o, work.rows);
-      Base::find_row_marks(row_marks_, work, arguments_.score.alibi);
+      Base::find_row_marks(row_marks_, slope_, work, arguments_.score.alibi);
       Base::begin_tile(work, arguments_.score.dropout);
       if (work.tiles() > 0) attend(o, work);
       finish_rows(o, Base::kept(work));
@@ -290,7 +290,7 @@ class ForwardConsumer : RowConsumer<Shape> {
       else
         cap(as_unit(s), arguments_.score.to_exponent);
     }
-    if constexpr (Biases<Shape>) bias_by_distance(as_unit(s), row_marks_, shared_.marks[keys_.slot]);
+    if constexpr (Biases<Shape>) bias_by_distance(as_unit(s), row_marks_, shared_.marks[keys_.slot], slope_);
     Base::add_bias(s, arguments_.score.bias);
     if constexpr (kWritesBiases<Shape>) let_go();
   }
@@ -390,6 +390,7 @@ class ForwardConsumer : RowConsumer<Shape> {
   Maxima maxima_;            // the group's
   int tiles_to_look_;        // tiles left before the group asks whether its maxima are settled
   RowNumbers<1> row_marks_;  // for kernels that bias scores
+  float slope_;              // the same
   bool unsettled_;           // a maximum of the thread rose in the last tile, or is still −∞
   [[no_unique_address]] LargestScoresOf<Shape, 1> largest_;  // behind all others, as most kernels have none
 };

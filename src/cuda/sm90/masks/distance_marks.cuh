@@ -8,7 +8,8 @@
 #include "cuda/views/scores.h"
 
 /// ALiBi for kernels whose warps share what is known of a tile's tokens. A token's *mark* is
-/// slope · (its position − an origin near the tile), in units of products; a score loses the distance of its two marks.
+/// slope · (its position − an origin near the tile), in units of products; a score loses the distance of its two marks, or
+/// gains it where the slope is negative.
 namespace flashmask::cuda::sm90 {
 
 /// Return the position of a query, and of a key. Past the last token, where nothing is visible, the last one's does.
@@ -27,10 +28,10 @@ __device__ __forceinline__ float slope_of(const AlibiArguments& alibi, int batch
 }
 
 /// Takes the distances of marks from scores. `lines`: marks of the lane's lines; `places`: marks of a unit's places, in
-/// shared memory.
+/// shared memory; `slope`: what has the slope's sign.
 template <int kUnits, int kEights>
 __device__ __forceinline__ void bias_by_distance(float (&s)[kUnits][kEights][4], const RowNumbers<kUnits>& lines,
-                                                 const float* places) {
+                                                 const float* places, float slope) {
   const auto* const from = reinterpret_cast<const float2*>(places) + lane_index() % 4;
 #pragma unroll
   for (int eight = 0; eight < kEights; ++eight) {
@@ -39,7 +40,7 @@ __device__ __forceinline__ void bias_by_distance(float (&s)[kUnits][kEights][4],
     for (int unit = 0; unit < kUnits; ++unit)
 #pragma unroll
       for (int i = 0; i < 4; ++i)
-        s[unit][eight][i] -= fabsf(lines.at(unit, eight, i) - (i % 2 == 0 ? marks.x : marks.y));
+        s[unit][eight][i] -= copysignf(lines.at(unit, eight, i) - (i % 2 == 0 ? marks.x : marks.y), slope);
   }
 }
 
@@ -48,16 +49,16 @@ template <class Lines, class Rows>
 struct DistancedWeights {
   const Lines& lines;   // marks of the lane's lines
   const float* places;  // marks of a unit's places, in shared memory
-  const float& scale_log2;
+  const float &slope, &scale_log2;
   const Rows& lse_log2;
 
   __device__ __forceinline__ ChangedWeight operator()(int unit, int eight, int i, float product) const {
     const float2 marks = reinterpret_cast<const float2*>(places)[4 * eight + lane_index() % 4];
-    product -= fabsf(lines.at(unit, eight, i) - (i % 2 == 0 ? marks.x : marks.y));
+    product -= copysignf(lines.at(unit, eight, i) - (i % 2 == 0 ? marks.x : marks.y), slope);
     return {exp2_approximate(fmaf(product, scale_log2, -lse_log2.at(unit, eight, i))), 1};
   }
 };
 template <class Lines, class Rows>
-DistancedWeights(const Lines&, const float*, const float&, const Rows&) -> DistancedWeights<Lines, Rows>;
+DistancedWeights(const Lines&, const float*, const float&, const float&, const Rows&) -> DistancedWeights<Lines, Rows>;
 
 }  // namespace flashmask::cuda::sm90

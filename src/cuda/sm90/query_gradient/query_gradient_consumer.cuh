@@ -29,7 +29,7 @@ class QueryGradientConsumer : RowConsumer<Shape> {
     for (Work work = take_work(shared_, work_); work.exists(); work = take_work(shared_, work_)) {
 #pragma unroll
       for (int i = 0; i < kGradients; ++i) grad_q[i] = 0;
-      Base::find_row_marks(row_marks_, work, arguments_.score.alibi);
+      Base::find_row_marks(row_marks_, slope_, work, arguments_.score.alibi);
       Base::begin_tile(work, arguments_.score.dropout);
       if (work.tiles() > 0) {
         load_statistics(work.tile);
@@ -177,7 +177,7 @@ class QueryGradientConsumer : RowConsumer<Shape> {
     if constexpr (Caps<Shape>)
       run(CappedWeights{arguments_.score.to_exponent, scale_log2, lse_log2_});
     else
-      run(DistancedWeights{row_marks_, shared_.marks[keys_.slot], scale_log2, lse_log2_});
+      run(DistancedWeights{row_marks_, shared_.marks[keys_.slot], slope_, scale_log2, lse_log2_});
   }
 
   /// s = q kᵀ
@@ -208,6 +208,7 @@ class QueryGradientConsumer : RowConsumer<Shape> {
   const QueryGradientArguments& arguments_;
   RowNumbers<1> lse_log2_, dot_;  // the statistics of the thread's two rows
   RowNumbers<1> row_marks_;       // of these rows, for kernels that bias scores
+  float slope_;                   // of their head, the same
 };
 
 }  // namespace flashmask::cuda::sm90

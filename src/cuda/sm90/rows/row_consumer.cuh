@@ -82,12 +82,13 @@ class RowConsumer {
     return shared_.taken[warp()];
   }
 
-  /// Finds the marks of the thread's two rows; the origin is the position of the tile's first row.
-  __device__ __forceinline__ void find_row_marks(RowNumbers<1>& marks, const Work& work,
+  /// Finds the slope of a tile's head and the marks of the thread's two rows; the origin is the position of the tile's
+  /// first row.
+  __device__ __forceinline__ void find_row_marks(RowNumbers<1>& marks, float& slope, const Work& work,
                                                  const AlibiArguments& alibi) const {
     if constexpr (!Biases<Shape>) return;
-    const float slope = slope_of(alibi, work.tile.batch, work.tile.head),
-                origin = query_position(alibi, work.tile.batch, work.rows.first);
+    slope = slope_of(alibi, work.tile.batch, work.tile.head);
+    const float origin = query_position(alibi, work.tile.batch, work.rows.first);
 #pragma unroll
     for (int row = 0; row < 2; ++row)
       marks.numbers[0][row] =
