@@ -77,7 +77,7 @@ def test_biased_scores_hold_the_bound(positions, architecture, dim, deterministi
     if not has(architecture, "alibi", dim, deterministic):
         pytest.skip(f"{architecture} has no kernels of both directions for this")
     tokens = 700
-    slopes = torch.tensor([0.5, 0.0625, 0.004, 0.0])
+    slopes = torch.tensor([0.5, -0.0625, 0.004, 0.0])
     rows, columns = torch.arange(tokens).expand(BATCH, -1), torch.arange(tokens).expand(BATCH, -1)
     tensors = {"alibi_slopes": slopes.cuda()}
     if positions:

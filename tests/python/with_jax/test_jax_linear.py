@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """flashmask.jax.linear_attention(): o and gradients against the dense formula, transforms, and what is refused."""
 
-import jax
-import jax.numpy as jnp
-import numpy as np
 import pytest
 
-import flashmask
-import flashmask.jax
-from flashmask import masks
+jax = pytest.importorskip("jax", reason="scripts/test jax runs this where JAX is")
+import jax.numpy as jnp  # noqa: E402
+import numpy as np  # noqa: E402
+
+import flashmask  # noqa: E402
+import flashmask.jax  # noqa: E402
+from flashmask import masks  # noqa: E402
 
 BATCH, TOKENS, HEADS = 2, 70, 4  # more than one step of 64 tokens
 MASKS = {
