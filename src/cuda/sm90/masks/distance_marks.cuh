@@ -8,8 +8,8 @@
 #include "cuda/views/scores.h"
 
 /// ALiBi for kernels whose warps share what is known of a tile's tokens. A token's *mark* is
-/// slope · (its position − an origin near the tile), in units of products; a score loses the distance of its two marks, or
-/// gains it where the slope is negative.
+/// slope · (its position − an origin near the tile), in units of products; a score loses the distance of its two marks,
+/// or gains it where the slope is negative.
 namespace flashmask::cuda::sm90 {
 
 /// Return the position of a query, and of a key. Past the last token, where nothing is visible, the last one's does.
