@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -86,7 +87,7 @@ def linear_attention(
     factor = check_scale("scale", scale)
     boolean("normalize", normalize)
     boolean("output_final_state", output_final_state)
-    k, v = _for_each_query_head(q, k, v)
+    k, v = for_each_query_head(q, k, v, _repeat_heads)
     state, normalizer, log_scale = _checked_state(initial_state, normalize)
     arguments = q, k, v, log_forget, log_input, state, normalizer, log_scale
     if is_tensor(q):
@@ -99,17 +100,21 @@ def linear_attention(
     return (o, LinearState(state, normalizer if normalize else None, log_scale)) if output_final_state else o
 
 
-def _for_each_query_head(q: Any, k: Any, v: Any) -> tuple[Any, Any]:
-    """Returns k and v, repeated where groups of query heads share their heads; what does not fit is refused later."""
+def for_each_query_head(q: Any, k: Any, v: Any, repeat: Callable[[Any, int], Any]) -> tuple[Any, Any]:
+    """Returns k and v, repeated where groups of query heads share their heads; what does not fit is refused later.
+
+    `repeat`(tensor, times) repeats each head.
+    """
     if not all(getattr(each, "ndim", None) == 4 for each in (q, k, v)):
         return k, v
     heads, shared = q.shape[2], k.shape[2]
     if shared in (heads, 0) or heads % shared or v.shape[2] != shared:
         return k, v
-    times = heads // shared
-    if is_tensor(k) and is_tensor(v):
-        return k.repeat_interleave(times, 2), v.repeat_interleave(times, 2)
-    return np.repeat(k, times, 2), np.repeat(v, times, 2)
+    return repeat(k, heads // shared), repeat(v, heads // shared)
+
+
+def _repeat_heads(given: Any, times: int) -> Any:
+    return given.repeat_interleave(times, 2) if is_tensor(given) else np.repeat(given, times, 2)
 
 
 def _checked_state(given: Any, normalize: bool) -> tuple[Any, Any, Any]:

@@ -2,6 +2,7 @@
 #include "plan/tensor_checks.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <initializer_list>
@@ -125,6 +126,28 @@ void check_bias(const TensorCheck& check, const Problem& p, const BackwardTensor
   check("grad_bias", tensors.grad_bias, values.dtype, {values.shape.begin(), values.shape.end()});
 }
 
+/// Returns the tensors that a call reads: those of every call, with its own between them.
+template <typename Tensors, typename... Own>
+std::array<NamedTensor, 8 + sizeof...(Own)> inputs_of(const Tensors& tensors, const Own&... own) {
+  return {{{"q", tensors.q},
+           {"k", tensors.k},
+           {"v", tensors.v},
+           own...,
+           {"sinks", tensors.sinks},
+           {"alibi_slopes", tensors.alibi.slopes},
+           {"query_positions", tensors.alibi.query_positions},
+           {"key_positions", tensors.alibi.key_positions},
+           {"bias", tensors.bias.values}}};
+}
+
+/// Checks q, k and v.
+template <typename Tensors>
+void check_inputs(const TensorCheck& check, const Problem& problem, const Shapes& shapes, const Tensors& tensors) {
+  check("q", tensors.q, problem.dtype, shapes.q);
+  check("k", tensors.k, problem.dtype, shapes.k);
+  check("v", tensors.v, problem.dtype, shapes.v);
+}
+
 }  // namespace
 
 void TensorCheck::operator()(const char* name, const TensorView& tensor, DType dtype, const Shape& expected) const {
@@ -191,9 +214,7 @@ void check_outputs(const TensorCheck& check, std::span<const NamedTensor> output
 void check_tensors(const Problem& problem, const ForwardTensors& tensors) {
   const TensorCheck check("forward", problem.device);
   const Shapes shapes(problem);
-  check("q", tensors.q, problem.dtype, shapes.q);
-  check("k", tensors.k, problem.dtype, shapes.k);
-  check("v", tensors.v, problem.dtype, shapes.v);
+  check_inputs(check, problem, shapes, tensors);
   check("o", tensors.o, problem.dtype, shapes.o);
   check("lse", tensors.lse, DType::f32, shapes.lse);
   if (tensors.sinks.present()) check_sinks(check, problem, "sinks", tensors.sinks);
@@ -201,23 +222,13 @@ void check_tensors(const Problem& problem, const ForwardTensors& tensors) {
   check_bias(check, problem, tensors.bias);
   if (tensors.max_scores.present()) check("max_scores", tensors.max_scores, DType::f32, shapes.lse);
   const NamedTensor outputs[] = {{"o", tensors.o}, {"lse", tensors.lse}, {"max_scores", tensors.max_scores}};
-  const NamedTensor inputs[] = {{"q", tensors.q},
-                                {"k", tensors.k},
-                                {"v", tensors.v},
-                                {"sinks", tensors.sinks},
-                                {"alibi_slopes", tensors.alibi.slopes},
-                                {"query_positions", tensors.alibi.query_positions},
-                                {"key_positions", tensors.alibi.key_positions},
-                                {"bias", tensors.bias.values}};
-  check_outputs(check, outputs, inputs);
+  check_outputs(check, outputs, inputs_of(tensors));
 }
 
 void check_tensors(const Problem& problem, const BackwardTensors& tensors) {
   const TensorCheck check("backward", problem.device);
   const Shapes shapes(problem);
-  check("q", tensors.q, problem.dtype, shapes.q);
-  check("k", tensors.k, problem.dtype, shapes.k);
-  check("v", tensors.v, problem.dtype, shapes.v);
+  check_inputs(check, problem, shapes, tensors);
   check("o", tensors.o, problem.dtype, shapes.o);
   check("lse", tensors.lse, DType::f32, shapes.lse);
   check("grad_o", tensors.grad_o, problem.dtype, shapes.o);
@@ -238,27 +249,15 @@ void check_tensors(const Problem& problem, const BackwardTensors& tensors) {
                                  {"grad_v", tensors.grad_v},
                                  {"grad_sinks", tensors.grad_sinks},
                                  {"grad_bias", tensors.grad_bias}};
-  const NamedTensor inputs[] = {{"q", tensors.q},
-                                {"k", tensors.k},
-                                {"v", tensors.v},
-                                {"o", tensors.o},
-                                {"lse", tensors.lse},
-                                {"grad_o", tensors.grad_o},
-                                {"grad_lse", tensors.grad_lse},
-                                {"sinks", tensors.sinks},
-                                {"alibi_slopes", tensors.alibi.slopes},
-                                {"query_positions", tensors.alibi.query_positions},
-                                {"key_positions", tensors.alibi.key_positions},
-                                {"bias", tensors.bias.values}};
-  check_outputs(check, outputs, inputs);
+  check_outputs(check, outputs,
+                inputs_of(tensors, NamedTensor{"o", tensors.o}, NamedTensor{"lse", tensors.lse},
+                          NamedTensor{"grad_o", tensors.grad_o}, NamedTensor{"grad_lse", tensors.grad_lse}));
 }
 
 void check_tensors(const Problem& problem, const TangentTensors& tensors) {
   const TensorCheck check("forward_tangents", problem.device);
   const Shapes shapes(problem);
-  check("q", tensors.q, problem.dtype, shapes.q);
-  check("k", tensors.k, problem.dtype, shapes.k);
-  check("v", tensors.v, problem.dtype, shapes.v);
+  check_inputs(check, problem, shapes, tensors);
   check("o", tensors.o, problem.dtype, shapes.o);
   check("lse", tensors.lse, DType::f32, shapes.lse);
   if (tensors.tangent_q.present()) check("tangent_q", tensors.tangent_q, problem.dtype, shapes.q);
@@ -270,20 +269,10 @@ void check_tensors(const Problem& problem, const TangentTensors& tensors) {
   check_alibi(check, problem, tensors.alibi);
   check_bias(check, problem, tensors.bias);
   const NamedTensor outputs[] = {{"tangent_o", tensors.tangent_o}, {"tangent_lse", tensors.tangent_lse}};
-  const NamedTensor inputs[] = {{"q", tensors.q},
-                                {"k", tensors.k},
-                                {"v", tensors.v},
-                                {"o", tensors.o},
-                                {"lse", tensors.lse},
-                                {"tangent_q", tensors.tangent_q},
-                                {"tangent_k", tensors.tangent_k},
-                                {"tangent_v", tensors.tangent_v},
-                                {"sinks", tensors.sinks},
-                                {"alibi_slopes", tensors.alibi.slopes},
-                                {"query_positions", tensors.alibi.query_positions},
-                                {"key_positions", tensors.alibi.key_positions},
-                                {"bias", tensors.bias.values}};
-  check_outputs(check, outputs, inputs);
+  check_outputs(check, outputs,
+                inputs_of(tensors, NamedTensor{"o", tensors.o}, NamedTensor{"lse", tensors.lse},
+                          NamedTensor{"tangent_q", tensors.tangent_q}, NamedTensor{"tangent_k", tensors.tangent_k},
+                          NamedTensor{"tangent_v", tensors.tangent_v}));
 }
 
 }  // namespace flashmask

@@ -69,7 +69,7 @@ def test_changes_of_scores_and_sinks(dim):
 
 
 def test_dropout_drops_what_the_forward_dropped():
-    """Of linear combinations of values, which a dropped probability is one of, the tangent is their difference."""
+    """o is linear in v, whatever is dropped: the tangent by v alone is the forward of v's tangent."""
     (q, k, v), (_, _, of_v) = inputs()
 
     def attend(v):

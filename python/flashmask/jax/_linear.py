@@ -13,10 +13,11 @@ from jax.custom_batching import custom_vmap
 
 from flashmask._abi.problem import DTYPES, check_scale
 from flashmask._arguments import boolean, described
-from flashmask._linear_attention import check_gate, problem_of
+from flashmask._linear_attention import check_gate, for_each_query_head, problem_of
 from flashmask._mask import Mask
 from flashmask._plans.plan import dtype_name
 from flashmask.jax._masks import constant
+from flashmask.jax._once import once
 from flashmask.jax._operands import array, check_platform
 from flashmask.jax._versions import result_like, vary_alike
 
@@ -40,6 +41,7 @@ class _Site(NamedTuple):
     normalize: bool
     gates: tuple[str, ...]
     """Which of _GATES are given, in that order."""
+    backward: bool = False
 
 
 def linear_attention(
@@ -81,7 +83,7 @@ def linear_attention(
     """
     check_platform()
     q, k, v = (array(name, given) for name, given in (("q", q), ("k", k), ("v", v)))
-    k, v = _for_each_query_head(q, k, v)
+    k, v = for_each_query_head(q, k, v, lambda each, times: jnp.repeat(each, times, 2))
     factor = check_scale("scale", scale)
     dtypes = dtype_name("q", q), dtype_name("k", k), dtype_name("v", v)
     if "float64" in dtypes:
@@ -94,16 +96,6 @@ def linear_attention(
     named = {name: _gate(name, gate, shape) for name, gate in given.items() if gate is not None}
     site = _Site(_mask(mask, problem.batch, problem.length), factor, normalize, tuple(named))
     return _attend(site, *vary_alike([q, k, v, *named.values()]))
-
-
-def _for_each_query_head(q: Any, k: Any, v: Any) -> tuple[Any, Any]:
-    """Returns k and v, repeated where groups of query heads share their heads; what does not fit is refused later."""
-    if any(each.ndim != 4 for each in (q, k, v)):
-        return k, v
-    heads, shared = q.shape[2], k.shape[2]
-    if shared in (heads, 0) or heads % shared or v.shape[2] != shared:
-        return k, v
-    return jnp.repeat(k, heads // shared, 2), jnp.repeat(v, heads // shared, 2)
 
 
 def _gate(name: str, given: Any, shape: tuple[int, int, int]) -> Any:
@@ -146,15 +138,16 @@ def _attributes(site: _Site, dtype: Any) -> dict[str, Any]:
     return {"mask": values, "scale": np.float64(site.scale)} | {name: np.int64(n) for name, n in integers.items()}
 
 
-def _call(site: _Site, direction: str, arrays: Any) -> tuple[Any, ...]:
+def _call(site: _Site, arrays: Any) -> tuple[Any, ...]:
     """Calls the library; the results of a backward look like q, k, v and the gates."""
     q, _, v = arrays[:3]
-    like = [v] if direction == "forward" else arrays[: 3 + len(site.gates)]
-    call = jax.ffi.ffi_call(f"flashmask_linear_{direction}", [result_like(x.shape, x.dtype, arrays) for x in like])
+    like = arrays[: 3 + len(site.gates)] if site.backward else [v]
+    target = "flashmask_linear_backward" if site.backward else "flashmask_linear_forward"
+    call = jax.ffi.ffi_call(target, [result_like(x.shape, x.dtype, arrays) for x in like])
     return tuple(call(*arrays, **_attributes(site, q.dtype)))
 
 
-def _mapped(site: _Site, direction: str, *arrays: Any) -> tuple[Any, ...]:
+def _mapped(site: _Site, *arrays: Any) -> tuple[Any, ...]:
     """_call(), of which jax.vmap makes the mapped axis a part of the batch."""
 
     def rule(count: int, mapped: list[bool], *given: Any) -> tuple[tuple[Any, ...], tuple[bool, ...]]:
@@ -164,38 +157,20 @@ def _mapped(site: _Site, direction: str, *arrays: Any) -> tuple[Any, ...]:
         if mask.batch > 1:
             mask = mask._replace(values=mask.values * count, batch=mask.batch * count)
         merged = [x.reshape(count * batch, *x.shape[2:]) for x in each]
-        results = _mapped(site._replace(mask=mask), direction, *merged)
+        results = _mapped(site._replace(mask=mask), *merged)
         return tuple(x.reshape(count, batch, *x.shape[1:]) for x in results), (True,) * len(results)
 
-    mappable = custom_vmap(lambda *given: _call(site, direction, given))
+    mappable = custom_vmap(lambda *given: _call(site, given))
     mappable.def_vmap(rule)
     return tuple(mappable(*arrays))
 
 
-@functools.partial(jax.custom_jvp, nondiff_argnums=(0, 1))
-def _once(site: _Site, direction: str, *arrays: Any) -> tuple[Any, ...]:
-    """Calls the library where a gradient is under way; JAX differentiates this a second time, and is refused."""
-    return _mapped(site, direction, *arrays)
-
-
-def _refuse_tangents(site: _Site, direction: str, primals: Any, tangents: Any) -> Any:
-    raise NotImplementedError(
-        "flashmask.jax.linear_attention: a gradient of a gradient was asked for, or a forward-mode derivative; it is "
-        "differentiable once"
-    )
-
-
-_once.defjvp(_refuse_tangents)
+_compiled = once("linear_attention", _mapped)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _attend(site: _Site, *arrays: Any) -> Any:
-    return _compiled(site, "forward", *arrays)[0]
-
-
-@functools.partial(jax.jit, static_argnums=(0, 1))
-def _compiled(site: _Site, direction: str, *arrays: Any) -> tuple[Any, ...]:
-    return tuple(_once(site, direction, *arrays))
+    return _compiled(site, *arrays)[0]
 
 
 def _forward(site: _Site, *arrays: Any) -> tuple[Any, tuple[Any, ...]]:
@@ -204,7 +179,7 @@ def _forward(site: _Site, *arrays: Any) -> tuple[Any, tuple[Any, ...]]:
 
 
 def _backward(site: _Site, saved: tuple[Any, ...], grad_o: Any) -> tuple[Any, ...]:
-    return tuple(_compiled(site, "backward", *saved, grad_o))
+    return _compiled(site._replace(backward=True), *saved, grad_o)
 
 
 _attend.defvjp(_forward, _backward)

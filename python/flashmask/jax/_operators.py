@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jax.custom_derivatives import SymbolicZero
 
 from flashmask.jax._foreign import foreign
+from flashmask.jax._once import once
 from flashmask.jax._partition import with_partitioning
 from flashmask.jax._site import Options, Site
 from flashmask.jax._vmap import with_vmap
@@ -21,25 +22,11 @@ NAMES = ("q", "k", "v", "mask", "words", "sinks", *_BIAS, "plan")
 _partitioned = with_partitioning(foreign)
 
 
-def _refuse_tangents(site: Site, primals: Any, tangents: Any) -> Any:
-    raise NotImplementedError(
-        "flashmask.jax.attention: a gradient of a gradient was asked for, or a forward-mode derivative of a gradient; "
-        "attention is differentiable once"
-    )
-
-
-@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
-def _once(site: Site, *arrays: Any) -> tuple[Any, ...]:
-    """Calls the library where a gradient is under way; JAX differentiates this a second time, and is refused."""
+def _library(site: Site, *arrays: Any) -> tuple[Any, ...]:
     return with_vmap(site, _partitioned)(*arrays)
 
 
-_once.defjvp(_refuse_tangents)
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def _compiled(site: Site, *arrays: Any) -> tuple[Any, ...]:
-    return tuple(_once(site, *arrays))
+_compiled = once("attention", _library)
 
 
 def _call(options: Options, backward: bool, bias_gradient: bool, arrays: dict[str, Any]) -> dict[str, Any]:

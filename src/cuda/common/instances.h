@@ -25,7 +25,7 @@ inline constexpr Features kWithoutTensors{Feature::dropout, Feature::softcap, Fe
 /// With them.
 inline constexpr Features kInstanceFeatures = kWithoutTensors | Features{Feature::bias, Feature::distance_bias};
 
-/// Those of an entry whose shape has one kernel.
+/// The features of an entry whose shape has one kernel.
 inline constexpr Features kOneKernelFeatures{Feature::softcap, Feature::alibi, Feature::bias, Feature::distance_bias};
 
 /// Names a shape, to pass it to a function.

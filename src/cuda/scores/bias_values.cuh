@@ -162,7 +162,8 @@ class BiasValues {
       }
   }
 
-  /// Of strides that fit 32 bits: one instruction. Registers have no room to keep an address from load to load.
+  /// Multiplies a number by a stride that fits 32 bits, in one instruction: registers have no room to keep an address
+  /// from load to load.
   static __device__ __forceinline__ std::int64_t times(int number, std::int64_t stride) {
     return std::int64_t{number} * static_cast<int>(stride);
   }

@@ -47,7 +47,7 @@ __device__ __forceinline__ void leave_crossing(SumsOfWarps& to, const float (&ea
     const int token = 8 * (i / 2) + lane % 4 * 2 + i % 2, at = 4 * (i / 2) + i % 2;
     sums[i] = (token <= row ? earlier[at] : 0) + (token <= row + 8 ? earlier[at + 2] : 0);
   }
-  // Of the eight lanes with the same columns each ends with the sums of two.
+  // Each of the eight lanes with the same columns ends with the sums of two of them.
   share_sums<8>(sums);
   share_sums<4>(sums);
   share_sums<2>(sums);
