@@ -52,7 +52,8 @@ def _forward(options: Options, *given: Any) -> tuple[tuple[Any, Any], tuple[Any,
     perturbed = [name for name, each in zip(NAMES, given, strict=True) if each is not None and each.perturbed]
     for name in perturbed:
         _check_differentiable(name, options.invariant)
-    wanted = {name: () for name in ("sinks", "bias") if name in perturbed}  # names in a pytree, which has no strings
+    # Keys of a dict are a part of what a pytree is, where a string or a boolean cannot be a leaf.
+    wanted = {name: () for name in ("sinks", "bias") if name in perturbed}
     operands = tuple(None if each is None else each.value for each in given)
     o, lse = _attend(options, *operands)
     return (o, lse), (wanted, *operands, o, lse)
