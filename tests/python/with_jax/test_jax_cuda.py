@@ -100,7 +100,7 @@ def test_row_indices_may_change_between_runs_of_one_program():
 PACK = [100, 257, 1, 500]
 
 
-@pytest.mark.parametrize("dim", [64, 128, 256])
+@pytest.mark.parametrize("dim", [36, 128])
 def test_invariant_documents_have_the_bits_that_they_have_alone(dim):
     tokens, mask = sum(PACK), masks.causal_document(PACK)
     arrays = given_to(tokens, jnp.bfloat16, dim=dim)
@@ -119,7 +119,8 @@ def test_invariant_documents_have_the_bits_that_they_have_alone(dim):
 
     packs = [PACK, PACK[::-1]]
     ends = jnp.stack([jnp.cumsum(jnp.array([0, *pack])) for pack in packs])
-    one_by_one = [jax.jit(of_ends)(each, *arrays) for each in ends]
+    run = jax.jit(of_ends)
+    one_by_one = [run(each, *arrays) for each in ends]
     joined = jax.jit(jax.vmap(lambda ends: both_ways(under(fm.from_cu_seqlens(ends, tokens)))(*arrays)))(ends)
     for i, pack in enumerate(packs):
         for found in (*one_by_one[i], [x[i] for x in joined]):
