@@ -36,12 +36,13 @@ void attend(const Mask& mask, const Problem& problem, AttentionTensors& tensors,
                       v = make_tensor_map("v", given.v, Shape::kColumns),
                       o = make_tensor_map("o", given.o, Shape::kRows / Shape::kConsumerWarps),
                       o_row = make_tensor_map("o", given.o, 1);
+    const BiasMap bias = make_bias_map("bias", problem, given.bias, Shape::kRows);
     const emulator::Launch launch{.blocks = static_cast<unsigned>(how.blocks != 0 ? how.blocks : 2),
                                   .threads = Shape::kThreads,
                                   .shared_bytes = sizeof(RowMemory<Shape>),
                                   .copies = how.copies};
     emulator::run(launch, [&] {
-      run_roles<ForwardConsumer<Shape>, Shape>(arguments, {&q, &k, &v, nullptr, &o, &o_row});
+      run_roles<ForwardConsumer<Shape>, Shape>(arguments, {&q, &k, &v, nullptr, &o, &o_row, &bias});
     });
   });
 }

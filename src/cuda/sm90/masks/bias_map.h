@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cuda.h>
+
+#include <cstdint>
+
+#include "cuda/sm90/instructions/tensor_map.h"
+#include "flashmask/attention.h"
+
+namespace flashmask::cuda::sm90 {
+
+/// A bias of each score for the copy engine, which reads panels of it: some rows, 64 keys of each.
+struct BiasMap {
+  CUtensorMap map;
+  bool exists;  // false: there is no such bias, or the copy engine cannot read it
+  bool has_batch, has_heads;  // whether batch entries, and query heads, have values of their own
+};
+
+/// Describes the bias of a call to the copy engine, for panels of `rows` rows. It reads numbers of the problem's dtype
+/// that begin at a multiple of 16 bytes, as all rows do.
+inline BiasMap make_bias_map(const char* name, const Problem& problem, const BiasTensor& bias, int rows) {
+  constexpr std::int64_t kAlignment = 8, kFarthest = std::int64_t{1} << 39;  // in numbers, of two bytes
+  const TensorView& values = bias.values;
+  BiasMap made{};
+  if (problem.change.bias() != ScoreBias::tensor || values.dtype != problem.dtype || values.data == nullptr) return made;
+  const auto varies = [&](std::size_t axis) { return values.shape[axis] > 1 && values.strides[axis] != 0; };
+  bool reads = reinterpret_cast<std::uintptr_t>(values.data) % 16 == 0 && (varies(2) || problem.query_length == 1);
+  for (std::size_t axis = 0; axis < 3; ++axis) {
+    const std::int64_t stride = values.strides[axis];
+    if (varies(axis)) reads = reads && stride > 0 && stride < kFarthest && stride % kAlignment == 0;
+  }
+  if (!reads) return made;
+  made.exists = true;
+  made.has_batch = varies(0);
+  made.has_heads = varies(1);
+  TensorView seen = values;  // (batch, queries, heads, keys), with an entry where all are the same
+  seen.shape = {made.has_batch ? values.shape[0] : 1, values.shape[2], made.has_heads ? values.shape[1] : 1,
+                values.shape[3]};
+  seen.strides = {values.strides[0], values.strides[2], values.strides[1], values.strides[3]};
+  made.map = make_tensor_map(name, seen, rows);
+  return made;
+}
+
+}  // namespace flashmask::cuda::sm90

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "cuda/sm90/rows/row_memory.cuh"
+
+namespace flashmask::cuda::sm90 {
+
+/// One warp that keeps the ring of a bias's panels filled, in the order in which tiles are computed.
+template <class Shape>
+class BiasProducer {
+ public:
+  __device__ __forceinline__ BiasProducer(RowMemory<Shape>& shared, const RowArguments& arguments, const BiasMap& bias)
+      : shared_(shared), arguments_(arguments), bias_(bias), lane_(threadIdx.x % 32) {}
+
+  __device__ __forceinline__ void run() {
+    for (Work work = take_work(shared_, work_); work.exists(); work = take_work(shared_, work_)) {
+      if (!bias_.exists || work.tiles() == 0) continue;
+      const RowTile& tile = work.tile;
+      const TileList<true, Shape::kForm> row(arguments_.map, tile.batch, tile.head, tile.row_tile);
+      row.for_each_tile(lane_, [&](int column_tile) {
+        const int first = tokens_at(arguments_.key_units, tile.batch, column_tile * Shape::kColumns).first;
+#pragma unroll 1
+        for (int panel = 0; panel < Shape::kColumns / kPanel; ++panel) copy_panel(work, first + panel * kPanel);
+      });
+    }
+  }
+
+ private:
+  __device__ __forceinline__ void copy_panel(const Work& work, int first_key) {
+    barrier_wait(&shared_.bias_empty[slots_.slot], slots_.phase ^ 1);
+    if (lane_ == 0) {
+      std::uint64_t* const full = &shared_.bias_full[slots_.slot];
+      barrier_arrive_expecting(full, Shape::kRows * kPanel * 2);
+      copy_box(shared_.bias[slots_.slot], &bias_.map, full, first_key, bias_.has_heads ? work.tile.head : 0,
+               work.rows.first, bias_.has_batch ? work.tile.batch : 0);
+    }
+    __syncwarp();
+    slots_.advance();
+  }
+
+  RowMemory<Shape>& shared_;
+  const RowArguments& arguments_;
+  const BiasMap& bias_;
+  int lane_;
+  RingPosition<kWorkSlots> work_;
+  RingPosition<bias_slots<Shape>()> slots_;
+};
+
+}  // namespace flashmask::cuda::sm90

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "cuda/sm90/masks/bias_panels.cuh"
+#include "cuda/sm90/rows/row_memory.cuh"
+
+namespace flashmask::cuda::sm90 {
+
+/// A warp's way through the ring of a bias's panels, which BiasProducer fills. Empty for kernels that copy no bias.
+template <class Shape>
+class BiasReader {
+ public:
+  __device__ __forceinline__ explicit BiasReader(const BiasMap*) {}
+  static constexpr bool exist() { return false; }
+  template <int kScores>
+  __device__ __forceinline__ void add_next(float (&)[kScores], RowMemory<Shape>&, int, float) {}
+};
+
+template <CopiesBias Shape>
+class BiasReader<Shape> {
+ public:
+  __device__ __forceinline__ explicit BiasReader(const BiasMap* map) : map_(map) {}
+
+  /// Whether the copy engine brings this call's bias.
+  __device__ __forceinline__ bool exist() const { return map_->exists; }
+
+  /// Adds the panels of the next tile, times `factor`, to the warp's scores of it, and gives back the slot of each.
+  /// first_row: the warp's, in the row tile.
+  template <int kScores>
+  __device__ __forceinline__ void add_next(float (&s)[kScores], RowMemory<Shape>& shared, int first_row, float factor) {
+#pragma unroll
+    for (int first = 0; first < kScores; first += kPanel / 2) {
+      barrier_wait(&shared.bias_full[panels_.slot], panels_.phase);
+      add_panel<typename Shape::Element>(reinterpret_cast<float(&)[kPanel / 2]>(s[first]), shared.bias[panels_.slot],
+                                         first_row, factor);
+      __syncwarp();
+      if (lane_index() == 0) barrier_arrive(&shared.bias_empty[panels_.slot]);
+      panels_.advance();
+    }
+  }
+
+ private:
+  const BiasMap* map_;
+  RingPosition<Shape::kBiasSlots> panels_;
+};
+
+}  // namespace flashmask::cuda::sm90
