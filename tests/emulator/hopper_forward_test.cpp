@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <tuple>
 #include <vector>
 
 #include "emulator/forward_call.h"
@@ -182,6 +184,124 @@ TEST(EmulatedHopperForward, DropsAndChangesScores) {
   expect_right_with_instances<ForwardInstance64>(masks::causal(150, 203));
   expect_right_with_instances<ForwardInstance128>(masks::sliding_window(150, 203, 90));
   expect_right_with_instances<ForwardInstance256>(masks::full(150, 203));
+}
+
+template <template <template <class> class, class, MaskForm> class Of>
+using AddingForward = Of<Adding, __nv_bfloat16, MaskForm::intervals>;
+
+/// Values of which some hide scores and some rows see nothing by them.
+float some_bias(std::int64_t number, std::int64_t keys) {
+  if (number / keys % 50 == 7 || number % 13 == 0) return -INFINITY;
+  if (number % 17 == 0) return -1e30F;
+  return static_cast<float>(number * 37 % 64) / 32 - 1;
+}
+
+/// A problem of two batch entries and two query heads with a bias of this shape.
+template <class Shape>
+AttentionTensors biased(Problem& problem, const std::vector<std::int64_t>& shape) {
+  problem = problem_for<Shape>({static_cast<int>(shape[2]), static_cast<int>(shape[3]), 2, 1, 2});
+  problem.change = scores::bias();
+  AttentionTensors tensors(problem, 7);
+  tensors.bias.emplace(problem.dtype, shape);
+  for (std::int64_t i = 0; i < tensors.bias->size(); ++i) tensors.bias->set(i, some_bias(i, shape[3]));
+  return tensors;
+}
+
+template <class Shape>
+bool copies_bias(const Problem& problem, const TensorView& bias) {
+  return make_bias_map("bias", problem, {bias, 0}, Shape::kRows).exists;
+}
+
+/// Rows and keys that are no multiple of a tile, whole and partial tiles.
+template <class Shape>
+void expect_right_with_panels(const std::vector<std::int64_t>& shape, const Mask& mask) {
+  Problem problem;
+  AttentionTensors tensors = biased<Shape>(problem, shape);
+  ASSERT_TRUE(copies_bias<Shape>(problem, tensors.bias->view()));
+  attend<Shape>(mask, problem, tensors, {.copies = Copies::early});
+  expect_accurate(mask, problem, tensors);
+  const std::vector<double> expected = results(tensors);
+  attend<Shape>(mask, problem, tensors, {.copies = Copies::late, .blocks = 3});
+  EXPECT_EQ(results(tensors), expected);
+}
+
+TEST(EmulatedHopperForward, CopiesPanelsOfABias) {
+  const auto expect = []<class Shape>() {
+    for (const std::int64_t batch : {1, 2})
+      for (const std::int64_t heads : {1, 2})
+        expect_right_with_panels<Shape>({batch, heads, 150, 328}, masks::sliding_window(150, 328, 90));
+    expect_right_with_panels<Shape>({1, 2, 150, 328}, masks::full(150, 328));
+    expect_right_with_panels<Shape>({1, 1, 1, 72}, masks::full(1, 72));
+  };
+  expect.operator()<AddingForward<ForwardInstance128>>();
+  expect.operator()<AddingForward<ForwardInstance256>>();
+}
+
+/// Puts a tensor's values into memory where rows lie `pitch` numbers apart, from number `start` on.
+TensorView with_pitch(check::HostTensor& memory, const check::HostTensor& from, std::int64_t pitch,
+                      std::int64_t start) {
+  const std::int64_t rows = from.shape(2), keys = from.shape(3), all = from.size() / keys;
+  for (std::int64_t i = 0; i < from.size(); ++i) memory.set(start + i / keys * pitch + i % keys, from.at(i));
+  EXPECT_LE(start + all * pitch, memory.size());
+  TensorView view = from.view();
+  view.data = static_cast<std::uint16_t*>(memory.view().data) + start;
+  view.strides = {from.shape(1) * rows * pitch, rows * pitch, pitch, 1};
+  return view;
+}
+
+TEST(EmulatedHopperForward, FindsTheSameBitsHoweverABiasLies) {
+  using Shape = AddingForward<ForwardInstance128>;
+  Problem problem;
+  AttentionTensors tensors = biased<Shape>(problem, {1, 2, 150, 203});
+  const Mask mask = masks::sliding_window(150, 203, 90);
+  ASSERT_FALSE(copies_bias<Shape>(problem, tensors.bias->view())) << "rows are 406 bytes apart";
+  attend<Shape>(mask, problem, tensors, {});
+  expect_accurate(mask, problem, tensors);
+  const std::vector<double> expected = results(tensors);
+  check::HostTensor memory(problem.dtype, {2, 150, 1, 224});
+  for (const auto& [pitch, start, copied] : {std::tuple{208, 0, true}, {216, 24, true}, {208, 4, false}, {204, 0, false}}) {
+    const TensorView view = with_pitch(memory, *tensors.bias, pitch, start);
+    ASSERT_EQ(copies_bias<Shape>(problem, view), copied) << pitch << " " << start;
+    attend<Shape>(mask, problem, tensors, {.bias = view});
+    EXPECT_EQ(results(tensors), expected) << pitch << " " << start;
+  }
+}
+
+TEST(EmulatedHopperForward, CopiesOnlyWhatTheCopyEngineReads) {
+  using Shape = AddingForward<ForwardInstance128>;
+  Problem problem;
+  const AttentionTensors tensors = biased<Shape>(problem, {2, 2, 16, 64});
+  TensorView view = tensors.bias->view();
+  EXPECT_TRUE(copies_bias<Shape>(problem, view));
+  view.strides[0] = view.strides[1] = 0;
+  const BiasMap shared = make_bias_map("bias", problem, {view, 0}, Shape::kRows);
+  EXPECT_TRUE(shared.exists && !shared.has_batch && !shared.has_heads);
+  view.strides[2] = 0;
+  EXPECT_FALSE(copies_bias<Shape>(problem, view)) << "rows share their values";
+  view = tensors.bias->view();
+  view.strides[2] = -64;
+  EXPECT_FALSE(copies_bias<Shape>(problem, view)) << "rows lie backwards";
+  view.strides[2] = 68;
+  EXPECT_FALSE(copies_bias<Shape>(problem, view)) << "rows are 136 bytes apart";
+  view = tensors.bias->view();
+  view.dtype = DType::f32;
+  EXPECT_FALSE(copies_bias<Shape>(problem, view));
+  problem.change = scores::distance();
+  EXPECT_FALSE(copies_bias<Shape>(problem, tensors.bias->view()));
+}
+
+/// A late bias that is far larger than the scores that the maxima settled on.
+TEST(EmulatedHopperForward, AddsABiasAgainWhereATileIsRepeated) {
+  using Shape = AddingForward<ForwardInstance128>;
+  Problem problem;
+  AttentionTensors tensors = biased<Shape>(problem, {1, 2, 130, 1504});
+  for (std::int64_t row = 0; row < 2 * 130; ++row)
+    for (const std::int64_t key : {1101, 1303}) tensors.bias->set(row * 1504 + key, static_cast<float>(40 + row % 7));
+  const Mask mask = masks::full(130, 1504);
+  for (const Copies copies : {Copies::early, Copies::late}) {
+    attend<Shape>(mask, problem, tensors, {.copies = copies});
+    expect_accurate(mask, problem, tensors);
+  }
 }
 
 }  // namespace

@@ -13,11 +13,16 @@ class BiasReader {
   __device__ __forceinline__ explicit BiasReader(const BiasMap*) {}
   static constexpr bool exist() { return false; }
   template <int kScores>
-  __device__ __forceinline__ void add_next(float (&)[kScores], RowMemory<Shape>&, int, float) {}
+  __device__ __forceinline__ void add_next(float (&)[kScores], RowMemory<Shape>&, int, int, float) {}
 };
 
 template <CopiesBias Shape>
 class BiasReader<Shape> {
+  /// Where one slot holds a whole tile, its phase is the number of K's buffer, of which there are two: 256 dims have no
+  /// register for another.
+  static constexpr bool kFollowsKeys = Shape::kBiasSlots == 1;
+  static_assert(!kFollowsKeys || (Shape::kColumns == kPanel && Shape::kKeyStages == 2));
+
  public:
   __device__ __forceinline__ explicit BiasReader(const BiasMap* map) : map_(map) {}
 
@@ -25,12 +30,13 @@ class BiasReader<Shape> {
   __device__ __forceinline__ bool exist() const { return map_->exists; }
 
   /// Adds the panels of the next tile, times `factor`, to the warp's scores of it, and gives back the slot of each.
-  /// first_row: the warp's, in the row tile.
+  /// key_slot: the tile's buffer of K; first_row: the warp's, in the row tile.
   template <int kScores>
-  __device__ __forceinline__ void add_next(float (&s)[kScores], RowMemory<Shape>& shared, int first_row, float factor) {
+  __device__ __forceinline__ void add_next(float (&s)[kScores], RowMemory<Shape>& shared, int key_slot, int first_row,
+                                           float factor) {
 #pragma unroll
     for (int first = 0; first < kScores; first += kPanel / 2) {
-      barrier_wait(&shared.bias_full[panels_.slot], panels_.phase);
+      barrier_wait(&shared.bias_full[panels_.slot], kFollowsKeys ? key_slot : panels_.phase);
       add_panel<typename Shape::Element>(reinterpret_cast<float(&)[kPanel / 2]>(s[first]), shared.bias[panels_.slot],
                                          first_row, factor);
       __syncwarp();
