@@ -259,7 +259,8 @@ TEST(EmulatedHopperForward, FindsTheSameBitsHoweverABiasLies) {
   expect_accurate(mask, problem, tensors);
   const std::vector<double> expected = results(tensors);
   check::HostTensor memory(problem.dtype, {2, 150, 1, 224});
-  for (const auto& [pitch, start, copied] : {std::tuple{208, 0, true}, {216, 24, true}, {208, 4, false}, {204, 0, false}}) {
+  for (const auto& [pitch, start, copied] :
+       {std::tuple{208, 0, true}, {216, 24, true}, {208, 4, false}, {204, 0, false}}) {
     const TensorView view = with_pitch(memory, *tensors.bias, pitch, start);
     ASSERT_EQ(copies_bias<Shape>(problem, view), copied) << pitch << " " << start;
     attend<Shape>(mask, problem, tensors, {.bias = view});
@@ -275,7 +276,7 @@ TEST(EmulatedHopperForward, CopiesOnlyWhatTheCopyEngineReads) {
   EXPECT_TRUE(copies_bias<Shape>(problem, view));
   view.strides[0] = view.strides[1] = 0;
   const BiasMap shared = make_bias_map("bias", problem, {view, 0}, Shape::kRows);
-  EXPECT_TRUE(shared.exists && !shared.has_batch && !shared.has_heads);
+  EXPECT_TRUE(shared.exists && shared.of_batch == 0 && shared.of_head == 0);
   view.strides[2] = 0;
   EXPECT_FALSE(copies_bias<Shape>(problem, view)) << "rows share their values";
   view = tensors.bias->view();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "cuda/sm90/masks/bias_panels.cuh"
 #include "cuda/sm90/rows/row_memory.cuh"
 
 namespace flashmask::cuda::sm90 {
@@ -9,12 +10,12 @@ namespace flashmask::cuda::sm90 {
 template <class Shape>
 class BiasProducer {
  public:
-  __device__ __forceinline__ BiasProducer(RowMemory<Shape>& shared, const RowArguments& arguments, const BiasMap& bias)
+  __device__ __forceinline__ BiasProducer(RowMemory<Shape>& shared, const RowArguments& arguments, const BiasMap* bias)
       : shared_(shared), arguments_(arguments), bias_(bias), lane_(threadIdx.x % 32) {}
 
   __device__ __forceinline__ void run() {
     for (Work work = take_work(shared_, work_); work.exists(); work = take_work(shared_, work_)) {
-      if (!bias_.exists || work.tiles() == 0) continue;
+      if (!bias_.exists() || work.tiles() == 0) continue;
       const RowTile& tile = work.tile;
       const TileList<true, Shape::kForm> row(arguments_.map, tile.batch, tile.head, tile.row_tile);
       row.for_each_tile(lane_, [&](int column_tile) {
@@ -31,8 +32,7 @@ class BiasProducer {
     if (lane_ == 0) {
       std::uint64_t* const full = &shared_.bias_full[slots_.slot];
       barrier_arrive_expecting(full, Shape::kRows * kPanel * 2);
-      copy_box(shared_.bias[slots_.slot], &bias_.map, full, first_key, bias_.has_heads ? work.tile.head : 0,
-               work.rows.first, bias_.has_batch ? work.tile.batch : 0);
+      bias_.copy_panel(shared_.bias[slots_.slot], full, work.tile.batch, work.tile.head, work.rows.first, first_key);
     }
     __syncwarp();
     slots_.advance();
@@ -40,7 +40,7 @@ class BiasProducer {
 
   RowMemory<Shape>& shared_;
   const RowArguments& arguments_;
-  const BiasMap& bias_;
+  CopiedBias<Shape> bias_;
   int lane_;
   RingPosition<kWorkSlots> work_;
   RingPosition<bias_slots<Shape>()> slots_;

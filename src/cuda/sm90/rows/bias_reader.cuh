@@ -8,26 +8,22 @@ namespace flashmask::cuda::sm90 {
 
 /// A warp's way through the ring of a bias's panels, which BiasProducer fills. Empty for kernels that copy no bias.
 template <class Shape>
-class BiasReader {
+class BiasReader : public CopiedBias<Shape> {
  public:
-  __device__ __forceinline__ explicit BiasReader(const BiasMap*) {}
-  static constexpr bool exist() { return false; }
+  using CopiedBias<Shape>::CopiedBias;
   template <int kScores>
   __device__ __forceinline__ void add_next(float (&)[kScores], RowMemory<Shape>&, int, int, float) {}
 };
 
 template <CopiesBias Shape>
-class BiasReader<Shape> {
+class BiasReader<Shape> : public CopiedBias<Shape> {
   /// Where one slot holds a whole tile, its phase is the number of K's buffer, of which there are two: 256 dims have no
   /// register for another.
   static constexpr bool kFollowsKeys = Shape::kBiasSlots == 1;
   static_assert(!kFollowsKeys || (Shape::kColumns == kPanel && Shape::kKeyStages == 2));
 
  public:
-  __device__ __forceinline__ explicit BiasReader(const BiasMap* map) : map_(map) {}
-
-  /// Whether the copy engine brings this call's bias.
-  __device__ __forceinline__ bool exist() const { return map_->exists; }
+  using CopiedBias<Shape>::CopiedBias;
 
   /// Adds the panels of the next tile, times `factor`, to the warp's scores of it, and gives back the slot of each.
   /// key_slot: the tile's buffer of K; first_row: the warp's, in the row tile.
@@ -46,7 +42,6 @@ class BiasReader<Shape> {
   }
 
  private:
-  const BiasMap* map_;
   RingPosition<Shape::kBiasSlots> panels_;
 };
 

@@ -98,7 +98,8 @@ class RowConsumer {
   /// Starts to fetch what add_bias() reads for the tile in the current buffer of K. Called ahead of its product.
   __device__ __forceinline__ void fetch_bias(const BiasArguments& bias, const BiasReader<Shape>& panels) const {
     if constexpr (AddsBias<Shape>) {
-      if (!panels.exist() && !shares_entries(bias)) BiasValues<1, Shape::kColumns / 8, PlaceByRows>(bias, place_of_scores()).prefetch();
+      if (!panels.exists() && !shares_entries(bias))
+        BiasValues<1, Shape::kColumns / 8, PlaceByRows>(bias, place_of_scores()).prefetch();
     }
   }
 
@@ -109,7 +110,7 @@ class RowConsumer {
   __device__ __forceinline__ void add_bias(float (&s)[kScores], const BiasArguments& bias,
                                            BiasReader<Shape>& panels) const {
     if constexpr (AddsBias<Shape>) {
-      if (!kAgain && panels.exist()) {
+      if (!kAgain && panels.exists()) {
         panels.add_next(s, shared_, keys_.slot, warp() * 16, bias.to_products);
         scale_scores(s, bias.product_log2);
       } else if (shares_entries(bias)) {

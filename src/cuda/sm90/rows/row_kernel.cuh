@@ -23,7 +23,7 @@ __device__ __forceinline__ void run_roles(const Arguments& arguments, const RowT
     } else if (warp < 2 + Shape::kBuilderWarps) {
       BitBuilder<Shape>(shared, arguments, warp - 2).run();
     } else if constexpr (CopiesBias<Shape>) {
-      BiasProducer<Shape>(shared, arguments, *tensors.bias).run();
+      BiasProducer<Shape>(shared, arguments, tensors.bias).run();
     }
   } else {
     take_registers<Shape::kConsumerRegisters>();
