@@ -71,7 +71,7 @@ void run_columns(Of& call, const Case& with) {
                     grad_o = make_tensor_map("grad_o", tensors.grad_o, Shape::kRows),
                     o_quarters = make_tensor_map("o", tensors.o, Shape::kRows / 4),
                     grad_o_quarters = make_tensor_map("grad_o", tensors.grad_o, Shape::kRows / 4);
-  const BiasMap bias = make_bias_map("bias", problem, tensors.bias, Shape::kRows);
+  const BiasMap bias = make_bias_map("bias", problem, tensors.bias);
   emulator::run({.threads = Shape::kThreads, .shared_bytes = sizeof(ColumnMemory<Shape>), .copies = with.copies}, [&] {
     if constexpr (CopiesBias<Shape>)
       biased_column_kernel<Shape>(q, k, v, grad_o, o_quarters, grad_o_quarters, arguments, bias);
@@ -176,7 +176,7 @@ TEST(EmulatedHopperBackward, CopiesPanelsOfABias) {
     with.change = scores::bias();
     with.bias_shape = shape;
     Call<A, 128> call(with, 3);
-    ASSERT_TRUE(make_bias_map("bias", call.problem, call.tensors.backward().bias, Shape::kRows).exists);
+    ASSERT_TRUE(make_bias_map("bias", call.problem, call.tensors.backward().bias).exists);
     run_columns<Shape>(call, with);
     call.expect_accurate(with.name);
   };

@@ -38,7 +38,7 @@ void attend(const Mask& mask, const Problem& problem, AttentionTensors& tensors,
                       v = make_tensor_map("v", given.v, Shape::kColumns),
                       o = make_tensor_map("o", given.o, Shape::kRows / Shape::kConsumerWarps),
                       o_row = make_tensor_map("o", given.o, 1);
-    const BiasMap bias = make_bias_map("bias", problem, given.bias, Shape::kRows);
+    const BiasMap bias = make_bias_map("bias", problem, given.bias);
     const emulator::Launch launch{.blocks = static_cast<unsigned>(how.blocks != 0 ? how.blocks : 2),
                                   .threads = Shape::kThreads,
                                   .shared_bytes = sizeof(RowMemory<Shape>),
@@ -207,9 +207,8 @@ AttentionTensors biased(Problem& problem, const std::vector<std::int64_t>& shape
   return tensors;
 }
 
-template <class Shape>
 bool copies_bias(const Problem& problem, const TensorView& bias) {
-  return make_bias_map("bias", problem, {bias, 0}, Shape::kRows).exists;
+  return make_bias_map("bias", problem, {bias, 0}).exists;
 }
 
 /// Rows and keys that are no multiple of a tile, whole and partial tiles.
@@ -217,7 +216,7 @@ template <class Shape>
 void expect_right_with_panels(const std::vector<std::int64_t>& shape, const Mask& mask) {
   Problem problem;
   AttentionTensors tensors = biased<Shape>(problem, shape);
-  ASSERT_TRUE(copies_bias<Shape>(problem, tensors.bias->view()));
+  ASSERT_TRUE(copies_bias(problem, tensors.bias->view()));
   attend<Shape>(mask, problem, tensors, {.copies = Copies::early});
   expect_accurate(mask, problem, tensors);
   const std::vector<double> expected = results(tensors);
@@ -226,15 +225,16 @@ void expect_right_with_panels(const std::vector<std::int64_t>& shape, const Mask
 }
 
 TEST(EmulatedHopperForward, CopiesPanelsOfABias) {
-  const auto expect = []<class Shape>() {
-    for (const std::int64_t batch : {1, 2})
-      for (const std::int64_t heads : {1, 2})
-        expect_right_with_panels<Shape>({batch, heads, 150, 328}, masks::sliding_window(150, 328, 90));
-    expect_right_with_panels<Shape>({1, 2, 150, 328}, masks::full(150, 328));
-    expect_right_with_panels<Shape>({1, 1, 1, 72}, masks::full(1, 72));
-  };
-  expect.operator()<AddingForward<ForwardInstance128>>();
-  expect.operator()<AddingForward<ForwardInstance256>>();
+  using Of128 = AddingForward<ForwardInstance128>;
+  using Of256 = AddingForward<ForwardInstance256>;
+  const Mask window = masks::sliding_window(150, 328, 90);
+  for (const std::int64_t batch : {1, 2})
+    for (const std::int64_t heads : {1, 2}) expect_right_with_panels<Of128>({batch, heads, 150, 328}, window);
+  expect_right_with_panels<Of256>({1, 2, 150, 328}, window);
+  for (const std::int64_t rows : {1, 150}) {
+    expect_right_with_panels<Of128>({1, 1, rows, 264}, masks::full(rows, 264));
+    expect_right_with_panels<Of256>({2, 2, rows, 264}, masks::full(rows, 264));
+  }
 }
 
 /// Puts a tensor's values into memory where rows lie `pitch` numbers apart, from number `start` on.
@@ -254,7 +254,7 @@ TEST(EmulatedHopperForward, FindsTheSameBitsHoweverABiasLies) {
   Problem problem;
   AttentionTensors tensors = biased<Shape>(problem, {1, 2, 150, 203});
   const Mask mask = masks::sliding_window(150, 203, 90);
-  ASSERT_FALSE(copies_bias<Shape>(problem, tensors.bias->view())) << "rows are 406 bytes apart";
+  ASSERT_FALSE(copies_bias(problem, tensors.bias->view())) << "rows are 406 bytes apart";
   attend<Shape>(mask, problem, tensors, {});
   expect_accurate(mask, problem, tensors);
   const std::vector<double> expected = results(tensors);
@@ -262,7 +262,7 @@ TEST(EmulatedHopperForward, FindsTheSameBitsHoweverABiasLies) {
   for (const auto& [pitch, start, copied] :
        {std::tuple{208, 0, true}, {216, 24, true}, {208, 4, false}, {204, 0, false}}) {
     const TensorView view = with_pitch(memory, *tensors.bias, pitch, start);
-    ASSERT_EQ(copies_bias<Shape>(problem, view), copied) << pitch << " " << start;
+    ASSERT_EQ(copies_bias(problem, view), copied) << pitch << " " << start;
     attend<Shape>(mask, problem, tensors, {.bias = view});
     EXPECT_EQ(results(tensors), expected) << pitch << " " << start;
   }
@@ -273,22 +273,22 @@ TEST(EmulatedHopperForward, CopiesOnlyWhatTheCopyEngineReads) {
   Problem problem;
   const AttentionTensors tensors = biased<Shape>(problem, {2, 2, 16, 64});
   TensorView view = tensors.bias->view();
-  EXPECT_TRUE(copies_bias<Shape>(problem, view));
+  EXPECT_TRUE(copies_bias(problem, view));
   view.strides[0] = view.strides[1] = 0;
-  const BiasMap shared = make_bias_map("bias", problem, {view, 0}, Shape::kRows);
+  const BiasMap shared = make_bias_map("bias", problem, {view, 0});
   EXPECT_TRUE(shared.exists && shared.of_batch == 0 && shared.of_head == 0);
   view.strides[2] = 0;
-  EXPECT_FALSE(copies_bias<Shape>(problem, view)) << "rows share their values";
+  EXPECT_FALSE(copies_bias(problem, view)) << "rows share their values";
   view = tensors.bias->view();
   view.strides[2] = -64;
-  EXPECT_FALSE(copies_bias<Shape>(problem, view)) << "rows lie backwards";
+  EXPECT_FALSE(copies_bias(problem, view)) << "rows lie backwards";
   view.strides[2] = 68;
-  EXPECT_FALSE(copies_bias<Shape>(problem, view)) << "rows are 136 bytes apart";
+  EXPECT_FALSE(copies_bias(problem, view)) << "rows are 136 bytes apart";
   view = tensors.bias->view();
   view.dtype = DType::f32;
-  EXPECT_FALSE(copies_bias<Shape>(problem, view));
+  EXPECT_FALSE(copies_bias(problem, view));
   problem.change = scores::distance();
-  EXPECT_FALSE(copies_bias<Shape>(problem, tensors.bias->view()));
+  EXPECT_FALSE(copies_bias(problem, tensors.bias->view()));
 }
 
 /// A late bias that is far larger than the scores that the maxima settled on.

@@ -105,7 +105,7 @@ void run_columns(const Plan& plan, const BackwardTensors& tensors, const Backwar
                         make_tensor_map("backward: grad_o", tensors.grad_o, Shape::kRows),
                         make_tensor_map("backward: o", tensors.o, Shape::kRows / 4),
                         make_tensor_map("backward: grad_o", tensors.grad_o, Shape::kRows / 4),
-                        make_bias_map("backward: bias", plan.problem(), tensors.bias, Shape::kRows)};
+                        make_bias_map("backward: bias", plan.problem(), tensors.bias)};
   const int tiles = std::max(arguments.columns.all_tiles(), arguments.rows.all_tiles());
   launch_columns<Shape>(arguments, maps, std::min(tiles, multiprocessors()),
                         static_cast<cudaStream_t>(execution.stream));

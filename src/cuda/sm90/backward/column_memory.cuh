@@ -58,7 +58,7 @@ struct ColumnMemory {
   alignas(1024) std::uint8_t q[Shape::kStages][Shape::kRowBytes];
   alignas(1024) std::uint8_t grad_o[Shape::kGradientStages][Shape::kRowBytes];
   alignas(1024) std::uint8_t grad_s[Shape::kSums ? Shape::kStages : 0][Shape::kScoreBytes];
-  alignas(1024) std::uint8_t bias[CopiesBias<Shape> ? Shape::kGroups : 0][Shape::kRows * kPanel * 2];  // of each group
+  alignas(1024) std::uint8_t bias[CopiesBias<Shape> ? Shape::kGroups : 0][kBiasPanelBytes];  // of each group
   alignas(16) float lse_log2[Shape::kStages][Shape::kRows];
   alignas(16) float dot[Shape::kGradientStages][Shape::kRows];
   RowStep steps[Shape::kStages];

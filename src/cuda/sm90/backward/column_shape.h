@@ -131,8 +131,7 @@ using DroppingColumns = typename WithDropout<Shape>::Type;
 template <class Shape>
 struct AddingColumns : Adding<Shape> {
   static constexpr int kBiasSlots = Shape::kHeadDim == 128 ? 1 : 0;
-  static constexpr int kProducerRegisters = kBiasSlots > 0 ? 24 : Shape::kProducerRegisters,
-                       kConsumerRegisters = kBiasSlots > 0 ? 240 : Shape::kConsumerRegisters;
+  static_assert(kBiasSlots == 0 || Shape::kRows == kBiasPanelRows);
 };
 
 /// What the copy engine reads; o_quarters and grad_o_quarters in quarters of a row tile.

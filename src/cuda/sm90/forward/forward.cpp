@@ -31,7 +31,7 @@ void attend(const Plan& plan, const ForwardArguments& arguments, const ForwardTe
                          make_tensor_map("forward: v", tensors.v, Shape::kColumns),
                          make_tensor_map("forward: o", tensors.o, Shape::kRows / Shape::kConsumerWarps),
                          make_tensor_map("forward: o", tensors.o, 1),
-                         make_bias_map("forward: bias", plan.problem(), tensors.bias, Shape::kRows)};
+                         make_bias_map("forward: bias", plan.problem(), tensors.bias)};
   launch_forward<Shape>(arguments, maps, std::min(arguments.items, multiprocessors() * Shape::kBlocks), stream);
 }
 

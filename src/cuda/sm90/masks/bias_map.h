@@ -10,16 +10,19 @@
 
 namespace flashmask::cuda::sm90 {
 
-/// A bias of each score for the copy engine, which reads panels of it: some rows, 64 keys of each.
+/// A panel of a bias of each score: the rows of a warpgroup, 64 keys of each, in 16-bit numbers.
+constexpr int kBiasPanelRows = 64, kBiasPanelBytes = kBiasPanelRows * 64 * 2;
+
+/// A bias of each score for the copy engine, which reads panels of it.
 struct BiasMap {
   CUtensorMap map;
   bool exists;            // false: there is no such bias, or the copy engine cannot read it
   int of_batch, of_head;  // 1 where batch entries, or query heads, have values of their own, else 0
 };
 
-/// Describes the bias of a call to the copy engine, for panels of `rows` rows. It reads numbers of the problem's dtype
-/// that begin at a multiple of 16 bytes, as all rows do.
-inline BiasMap make_bias_map(const char* name, const Problem& problem, const BiasTensor& bias, int rows) {
+/// Describes the bias of a call to the copy engine. It reads numbers of the problem's dtype that begin at a multiple of
+/// 16 bytes, as all rows do.
+inline BiasMap make_bias_map(const char* name, const Problem& problem, const BiasTensor& bias) {
   constexpr std::int64_t kAlignment = 8, kFarthest = std::int64_t{1} << 39;  // in numbers, of two bytes
   const TensorView& values = bias.values;
   BiasMap made{};
@@ -38,7 +41,7 @@ inline BiasMap make_bias_map(const char* name, const Problem& problem, const Bia
   TensorView seen = values;  // (batch, queries, heads, keys), with an entry where all are the same
   seen.shape = {varies(0) ? values.shape[0] : 1, values.shape[2], varies(1) ? values.shape[1] : 1, values.shape[3]};
   seen.strides = {values.strides[0], values.strides[2], values.strides[1], values.strides[3]};
-  made.map = make_tensor_map(name, seen, rows);
+  made.map = make_tensor_map(name, seen, kBiasPanelRows);
   return made;
 }
 

@@ -6,7 +6,7 @@
 
 namespace flashmask::cuda::sm90 {
 
-/// One warp that keeps the ring of a bias's panels filled, in the order in which tiles are computed.
+/// One warp that keeps the rings of a bias's panels filled, in the order in which tiles are computed.
 template <class Shape>
 class BiasProducer {
  public:
@@ -21,20 +21,26 @@ class BiasProducer {
       row.for_each_tile(lane_, [&](int column_tile) {
         const int first = tokens_at(arguments_.key_units, tile.batch, column_tile * Shape::kColumns).first;
 #pragma unroll 1
-        for (int panel = 0; panel < Shape::kColumns / kPanel; ++panel) copy_panel(work, first + panel * kPanel);
+        for (int panel = 0; panel < Shape::kColumns / kPanel; ++panel) copy_panels(work, first + panel * kPanel);
       });
     }
   }
 
  private:
-  __device__ __forceinline__ void copy_panel(const Work& work, int first_key) {
-    barrier_wait(&shared_.bias_empty[slots_.slot], slots_.phase ^ 1);
-    if (lane_ == 0) {
-      std::uint64_t* const full = &shared_.bias_full[slots_.slot];
-      barrier_arrive_expecting(full, Shape::kRows * kPanel * 2);
-      bias_.copy_panel(shared_.bias[slots_.slot], full, work.tile.batch, work.tile.head, work.rows.first, first_key);
+  /// Copies the next 64 keys for each group.
+  __device__ __forceinline__ void copy_panels(const Work& work, int first_key) {
+#pragma unroll 1
+    for (int group = 0; group < Shape::kGroups; ++group) {
+      constexpr int kSharers = kBiasSharers<Shape>;
+      std::uint64_t* const full = &shared_.bias_full[slots_.slot][group / kSharers];
+      if (group % kSharers == 0) barrier_wait(&shared_.bias_empty[slots_.slot][group / kSharers], slots_.phase ^ 1);
+      if (lane_ == 0) {
+        if (group % kSharers == 0) barrier_arrive_expecting(full, kSharers * kBiasPanelBytes);
+        bias_.copy_panel(shared_.bias[slots_.slot][group], full, work.tile.batch, work.tile.head,
+                         work.rows.first + group * kBiasPanelRows, first_key);
+      }
+      __syncwarp();
     }
-    __syncwarp();
     slots_.advance();
   }
 

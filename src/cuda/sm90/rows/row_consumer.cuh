@@ -111,7 +111,7 @@ class RowConsumer {
                                            BiasReader<Shape>& panels) const {
     if constexpr (AddsBias<Shape>) {
       if (!kAgain && panels.exists()) {
-        panels.add_next(s, shared_, keys_.slot, warp() * 16, bias.to_products);
+        panels.add_next(s, shared_, keys_.slot, group_, warp() * 16, bias.to_products);
         scale_scores(s, bias.product_log2);
       } else if (shares_entries(bias)) {
         shared_.near[keys_.slot].add_to(as_unit(s), row_);

@@ -50,12 +50,16 @@ struct Work {
 template <class Shape>
 inline constexpr bool kStoresSeed = Shape::kHeadDim > 192 && Drops<Shape>;
 
-/// How many panels of a bias fit beside the rings.
+/// How many panels of a bias each group has room for.
 template <class Shape>
 constexpr int bias_slots() {
   if constexpr (CopiesBias<Shape>) return Shape::kBiasSlots;
   return 0;
 }
+/// Groups whose panels share barriers: each has its own, as one is ahead of the other, but at 256 dims, whose consumers
+/// have no register for them.
+template <class Shape>
+inline constexpr int kBiasSharers = bias_slots<Shape>() == 1 ? Shape::kGroups : 1;
 
 /// q: Q of a row tile, followed by the gradient of O for kernels that read it.
 template <class Shape>
@@ -63,7 +67,7 @@ struct RowMemory {
   alignas(1024) std::uint8_t q[Shape::kQueryStages][Shape::kQueryBytes];
   alignas(1024) std::uint8_t k[Shape::kKeyStages][Shape::kKeyBytes];
   alignas(1024) std::uint8_t v[Shape::kValueStages][Shape::kValueBytes];
-  alignas(1024) std::uint8_t bias[bias_slots<Shape>()][Shape::kRows * kPanel * 2];
+  alignas(1024) std::uint8_t bias[bias_slots<Shape>()][Shape::kGroups][kBiasPanelBytes];
   alignas(16) FragmentBits<Shape::kRows> bits[Shape::kBitSlots];
   Work work[kWorkSlots];
   std::uint64_t q_full[Shape::kQueryStages], q_empty[Shape::kQueryStages];
@@ -71,7 +75,8 @@ struct RowMemory {
   std::uint64_t v_full[Shape::kValueStages], v_empty[Shape::kValueStages];
   std::uint64_t bits_full[Shape::kBitSlots], bits_empty[Shape::kBitSlots];
   std::uint64_t work_full[kWorkSlots], work_empty[kWorkSlots];
-  std::uint64_t bias_full[bias_slots<Shape>()], bias_empty[bias_slots<Shape>()];
+  std::uint64_t bias_full[bias_slots<Shape>()][Shape::kGroups / kBiasSharers<Shape>];
+  std::uint64_t bias_empty[bias_slots<Shape>()][Shape::kGroups / kBiasSharers<Shape>];
   float marks[Biases<Shape> ? Shape::kKeyStages : 0][Shape::kColumns];  // of the keys in each buffer of K
   int column_tiles[Drops<Shape> ? Shape::kKeyStages : 0];               // the key tile in each buffer of K
   int first_keys[AddsBias<Shape> ? Shape::kKeyStages : 0];              // the first key in each buffer of K
@@ -95,7 +100,10 @@ __device__ __forceinline__ void init_barriers(RowMemory<Shape>& shared) {
   init_ring(shared.k_full, shared.k_empty, Shape::kConsumerWarps);
   init_ring(shared.v_full, shared.v_empty, Shape::kConsumerWarps);
   init_ring(shared.bits_full, shared.bits_empty, Shape::kConsumerWarps);
-  if constexpr (CopiesBias<Shape>) init_ring(shared.bias_full, shared.bias_empty, Shape::kConsumerWarps);
+  if constexpr (CopiesBias<Shape>) {
+    for (int slot = 0; slot < Shape::kBiasSlots; ++slot)
+      init_ring(shared.bias_full[slot], shared.bias_empty[slot], 4 * kBiasSharers<Shape>);
+  }
   init_ring(shared.work_full, shared.work_empty,
             Shape::kConsumerWarps + Shape::kBuilderWarps + 1 + (CopiesBias<Shape> ? 1 : 0));
   barrier_init_fence();
