@@ -41,7 +41,9 @@ inline constexpr bool kLocatesScores = Drops<Shape> || AddsBias<Shape>;
 
 /// Whether a warp of its own copies a bias of each score to shared memory, panel by panel.
 template <class Shape>
-concept CopiesBias = AddsBias<Shape> && requires { requires(Shape::kBiasSlots > 0); };
+concept CopiesBias = AddsBias<Shape> && requires {
+  requires(Shape::kBiasSlots > 0);
+};
 
 /// Whether a tile's producer writes what biases scores beside the tile.
 template <class Shape>
