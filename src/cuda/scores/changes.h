@@ -39,7 +39,7 @@ concept KeepsMaxScores = requires {
 template <class Shape>
 inline constexpr bool kLocatesScores = Drops<Shape> || AddsBias<Shape>;
 
-/// Whether a warp of its own copies a bias of each score to shared memory, panel by panel.
+/// Whether the copy engine brings a bias of each score to shared memory, panel by panel, where it can read it.
 template <class Shape>
 concept CopiesBias = AddsBias<Shape> && requires {
   requires(Shape::kBiasSlots > 0);
