@@ -59,7 +59,7 @@ template <class Shape>
 class CopiedBias {
  public:
   __device__ __forceinline__ explicit CopiedBias(const BiasMap*) {}
-  static constexpr bool exists() { return false; }
+  static __device__ constexpr bool exists() { return false; }
 };
 
 template <CopiesBias Shape>
