@@ -12,7 +12,7 @@ namespace flashmask::cuda::sm80 {
 
 /// Whether a bias has the kernel's element and comes in eights: what OwnBias takes.
 template <class T>
-__device__ __forceinline__ bool comes_in_units(const BiasArguments& bias) {
+__host__ __device__ inline bool comes_in_units(const BiasArguments& bias) {
   constexpr DType kDType = std::is_same_v<T, __half> ? DType::f16 : DType::bf16;
   return bias.in_eights && bias.dtype == kDType;
 }
@@ -29,17 +29,18 @@ struct OwnBias {
                                               int first_row, int first_column) {
     constexpr int kDown = 32 / kAcross;  // rows at once
     const int lane = lane_index(), own_row = lane / kAcross, across = lane % kAcross;
-    const int column = first_column + 8 * across;
-    int rows = column < bias.key_length ? bias.query_length - first_row - own_row : 0;
-    const auto* from = static_cast<const std::uint16_t*>(bias.values) + batch * bias.batch + head * bias.head +
-                       (first_row + own_row) * bias.row + column;
+    const int column = first_column + 8 * across, row = first_row + own_row;
+    const int rows = column < bias.key_length ? bias.query_length - row : 0;
+    const auto* from = static_cast<const std::uint16_t*>(bias.values) + times(batch, bias.batch) +
+                       times(head, bias.head) + times(row, bias.row) + column;
+    const std::uint32_t own = to + place(own_row, across);
 #pragma unroll
     for (int piece = 0; piece < kPieces; ++piece)
 #pragma unroll
       for (int down = 0; down < kRows; down += kDown) {
-        copy_16(to + piece * kStride + place(own_row + down, across), from, rows > 0);
-        rows -= kDown;
-        from += kDown * bias.row;
+        const std::uint32_t flipped = own ^ place(down, 0) % kRowBytes;
+        copy_16(flipped + piece * kStride + down * kRowBytes, from, piece * kRows + down < rows);
+        from += times(kDown, bias.row);
       }
   }
 
@@ -78,6 +79,11 @@ struct OwnBias {
   }
 
  private:
+  /// Multiplies a number by a stride, which fits 32 bits where values come in eights.
+  static __device__ __forceinline__ std::int64_t times(int number, std::int64_t stride) {
+    return std::int64_t{number} * static_cast<int>(stride);
+  }
+
   /// Returns where eight keys of a row lie in a piece.
   static __device__ __forceinline__ std::uint32_t place(int row, int eight) {
     static_assert(kKeys == 32 || kKeys == 64);

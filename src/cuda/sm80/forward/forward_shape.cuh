@@ -4,7 +4,9 @@
 #include "cuda/common/fragment_words.cuh"
 #include "cuda/common/row_tile.cuh"
 #include "cuda/instructions/shared_tile.cuh"
+#include "cuda/scores/changes.h"
 #include "cuda/scores/dropout.cuh"
+#include "cuda/sm80/common/own_bias.cuh"
 #include "cuda/sm80/common/tile_steps.cuh"
 #include "cuda/sm80/forward/forward_arguments.h"
 
@@ -55,6 +57,17 @@ struct ForwardMemory {
   int next_item;  // the item that the block takes after this one, where it takes several
   Rows keys, values;
   StoredDropoutSeed seed;  // where kernels with dropout have no registers for it
+};
+
+/// Whether the kernel copies values of a bias ahead, where comes_in_units() says so.
+template <class Shape>
+inline constexpr bool kStagesBias = ChangesScores<Shape>&& Shape::kHeadDim <= 32 && Shape::kSlots == 3;
+
+/// The memory of such a call.
+template <class Shape>
+struct BiasedForwardMemory : ForwardMemory<Shape> {
+  using OwnBias = sm80::OwnBias<typename Shape::Element, Shape::kWarpRows, Shape::kColumns>;
+  alignas(128) std::uint8_t bias[Shape::kWarps][OwnBias::kBytes];
 };
 
 }  // namespace flashmask::cuda::sm80
