@@ -130,6 +130,7 @@ struct Call {
     std::vector ranges = {emulator::range_of(tensors.q.view()),    emulator::range_of(tensors.k.view()),
                           emulator::range_of(tensors.v.view()),    emulator::range_of(tensors.grad_o.view()),
                           range(lse_log2.data(), lse_log2.size()), range(dot.data(), dot.size())};
+    if (tensors.bias.has_value()) ranges.push_back(emulator::range_of(tensors.bias->view()));
     const cuda::MaskView& view = mask.view();
     for (const std::int32_t* ends : view.intervals)
       if (ends != nullptr) ranges.push_back(range(ends, static_cast<std::size_t>(mask_lists * view.columns)));

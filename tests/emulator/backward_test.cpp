@@ -220,6 +220,10 @@ TYPED_TEST(EmulatedBackward, BiasesScoresByTensors) {
                           .mask = masks::causal(130, 151),
                           .form = MaskForm::bits,
                           .change = scores::softcap(2) | scores::bias()});
+  expect_right_with<Way>({.name = "causal with a softcap",
+                          .mask = masks::causal(70, 136),
+                          .copies = Copies::late,
+                          .change = scores::softcap(2) | scores::bias()});
   expect_right_with<typename Way::WithDropout>({.name = "causal with dropout, by distance",
                                                 .mask = masks::causal(130, 150),
                                                 .dropout = 0.3,

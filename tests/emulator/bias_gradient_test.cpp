@@ -86,6 +86,24 @@ TEST(EmulatedBiasGradient, IsThatOfTheReferenceForNarrowHeads) {
                         .bias_shape = {1, 2, 150, 200}});
 }
 
+/// Tiles behind a block's first one find their values in shared memory, full ones and those with a mask.
+TEST(EmulatedBiasGradient, IsThatOfTheReferenceForNarrowHeadsThatShareATile) {
+  const Case shared{.name = "shared by all heads, full tiles and masked ones",
+                    .mask = masks::sliding_window(256, 290, 120),
+                    .copies = Copies::late,
+                    .query_heads = 4,
+                    .head_dim = 32,
+                    .value_dim = 24,
+                    .change = scores::bias(),
+                    .bias_shape = {1, 1, 256, 290}};
+  expect_right<__nv_bfloat16>(shared);
+  Case every = shared;
+  every.name = "the same as bits";
+  every.form = MaskForm::bits;
+  every.mask = masks::full(256, 290);
+  expect_right<__half>(every);
+}
+
 /// More than a block looks at in one go.
 TEST(EmulatedBiasGradient, AddsUpManyHeads) {
   expect_right<__nv_bfloat16>({.name = "72 heads of two batch entries",

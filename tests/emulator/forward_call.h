@@ -26,7 +26,7 @@ using emulator::HostMask;
 /// The kernel of a shape.
 template <class Shape>
 struct ForwardOf {
-  using Memory = ForwardMemory<Shape>;
+  using Memory = std::conditional_t<kStagesBias<Shape>, BiasedForwardMemory<Shape>, ForwardMemory<Shape>>;
   static void run(const ForwardArguments& arguments) { forward_kernel<Shape>(arguments); }
 };
 
@@ -86,6 +86,7 @@ void attend(const Mask& mask, const Problem& problem, AttentionTensors& tensors,
                             .copies = how.copies};
     if (how.form == MaskForm::intervals) {
       launch.readable = {emulator::range_of(given.q), emulator::range_of(given.k), emulator::range_of(given.v)};
+      if (tensors.bias.has_value()) launch.readable.push_back(emulator::range_of(tensors.bias->view()));
       const auto bytes = static_cast<std::size_t>(mask.shape().batch * mask.shape().heads * mask.shape().columns) * 4;
       for (const std::int32_t* ends : host_mask.view().intervals) {
         const auto* begin = reinterpret_cast<const std::byte*>(ends);

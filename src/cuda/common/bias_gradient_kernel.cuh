@@ -251,6 +251,8 @@ class BiasGradientBlock {
     const BiasGradientArguments& from = arguments_;
     if (warp() == 0 && shared_.found == i + 1) find_visits();
     const bool reads_bias = !from.keeps_bias || i == 0;
+    if (from.narrow && !reads_bias && from.score.to_exponent == 0 && !from.score.dropout.drops())
+      return visit(i).masked ? add_narrow_tile<true>(sums, i) : add_narrow_tile<false>(sums, i);
     if (reads_bias) fetch_changes<kUnits, kEights>(from.score, place_of(visit(i)));
     Scores s = {};
 #pragma unroll 1
@@ -285,6 +287,65 @@ class BiasGradientBlock {
     for_each_score<kUnits, kEights>([&](int unit, int eight, int j) { sums[unit][eight][j] += grad[unit][eight][j]; });
   }
 
+  /// Does so for narrow heads, whose dims lie in one chunk, with the bias kept and scores not changed otherwise: 16
+  /// columns after the other go from their products to the sums. Few numbers are under way for each, so that the
+  /// compiler runs products of some columns beside the powers of two of others.
+  template <bool kMasked>
+  __device__ __forceinline__ void add_narrow_tile(Scores& sums, int i) {
+    begin_step(i, 0);
+    RowFragments q, grad_o;
+    load_rows(q, side(i, 0, 0, 0));
+    load_rows(grad_o, side(i, 0, 0, 1));
+    MaskedWords masked;
+    if constexpr (kMasked) find_masked(masked, place_of(visit(i)).first_row, i % 2);
+    RowNumbers<kUnits> lse_log2, dots;
+    lse_log2.load(shared_.lse_log2[i % 2] + own_row());
+    dots.load(shared_.dot[i % 2] + own_row());
+#pragma unroll
+    for (int pair = 0; pair < kPairs; ++pair) {
+      float s[kUnits][2][4] = {}, grad[kUnits][2][4] = {};
+      multiply_columns(s, q, side(i, 0, 1, 0), pair);
+      add_kept_bias(s, pair);
+      if constexpr (kMasked)
+        for_each_score<kUnits, 2>([&](int unit, int eight, int j) {
+          const auto [word, bit] = MaskedWords::place(unit, 2 * pair + eight, j);
+          if (masked.words[word] & 1U << bit) s[unit][eight][j] = -INFINITY;
+        });
+      exponentiate(s, arguments_.score.scale_log2, lse_log2);
+      multiply_columns(grad, grad_o, side(i, 0, 1, 1), pair);
+      differentiate(grad, s, dots);
+      for_each_score<kUnits, 2>(
+          [&](int unit, int eight, int j) { sums[unit][2 * pair + eight][j] += grad[unit][eight][j]; });
+    }
+  }
+
+  /// The warp's rows of a side of narrow heads.
+  using RowFragments = std::uint32_t[Tile::kPanels][kUnits][4];
+
+  static __device__ __forceinline__ void load_rows(RowFragments& rows, std::uint32_t from) {
+    from += Tile::lane_rows() + Tile::step(own_row(), 0);
+#pragma unroll
+    for (int panel = 0; panel < Tile::kPanels; ++panel)
+#pragma unroll
+      for (int unit = 0; unit < kUnits; ++unit) load_matrices(rows[panel][unit], from + Tile::step(16 * unit, panel));
+  }
+
+  /// Adds the product of rows of narrow heads with 16 of the warp's columns to their scores.
+  static __device__ __forceinline__ void multiply_columns(float (&s)[kUnits][2][4], const RowFragments& rows,
+                                                          std::uint32_t columns, int pair) {
+    columns += Tile::lane_columns() + Tile::step(own_column(), 0);
+#pragma unroll
+    for (int panel = 0; panel < Tile::kPanels; ++panel) {
+      std::uint32_t b[4];
+      load_matrices(b, columns + Tile::step(16 * pair, panel));
+#pragma unroll
+      for (int unit = 0; unit < kUnits; ++unit) {
+        multiply<T>(s[unit][0], rows[panel][unit], b[0], b[1]);
+        multiply<T>(s[unit][1], rows[panel][unit], b[2], b[3]);
+      }
+    }
+  }
+
   /// Returns where the warp's scores lie.
   static __device__ __forceinline__ PlaceByRows place_of(const Visit& visit) {
     return {visit.batch, visit.head, visit.row_tile * Shape::kRows + own_row(),
@@ -308,17 +369,29 @@ class BiasGradientBlock {
   }
 
   __device__ __forceinline__ void add_kept_bias(Scores& s) const {
+#pragma unroll
+    for (int pair = 0; pair < kPairs; ++pair) {
+      float columns[kUnits][2][4];
+      for_each_score<kUnits, 2>(
+          [&](int unit, int eight, int i) { columns[unit][eight][i] = s[unit][2 * pair + eight][i]; });
+      add_kept_bias(columns, pair);
+      for_each_score<kUnits, 2>(
+          [&](int unit, int eight, int i) { s[unit][2 * pair + eight][i] = columns[unit][eight][i]; });
+    }
+  }
+  /// Adds the kept values to the scores of 16 columns.
+  __device__ __forceinline__ void add_kept_bias(float (&s)[kUnits][2][4], int pair) const {
     const BiasArguments& bias = arguments_.score.bias;
 #pragma unroll
-    for (int i = 0; i < kUnits * kEights / 2; ++i) {
-      const uint4 four = shared_.bias[i][thread_index()];
+    for (int unit = 0; unit < kUnits; ++unit) {
+      const uint4 four = shared_.bias[unit * kPairs + pair][thread_index()];
       const std::uint32_t words[4] = {four.x, four.y, four.z, four.w};
 #pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        const float2 values = unpack<T>(words[j]);
-        float* const pair = &s[2 * i / kEights][(2 * i + j / 2) % kEights][j % 2 * 2];
-        pair[0] = add_bias(bias, pair[0], values.x);
-        pair[1] = add_bias(bias, pair[1], values.y);
+      for (int i = 0; i < 4; ++i) {
+        const float2 values = unpack<T>(words[i]);
+        float* const two = &s[unit][i / 2][i % 2 * 2];
+        two[0] = add_bias(bias, two[0], values.x);
+        two[1] = add_bias(bias, two[1], values.y);
       }
     }
   }
@@ -360,12 +433,16 @@ class BiasGradientBlock {
     }
   }
 
-  __device__ __forceinline__ void hide_masked(Scores& s, int first_row, int stage) const {
-    FragmentWords<kUnits, Shape::kOwnColumns> masked;
+  using MaskedWords = FragmentWords<kUnits, Shape::kOwnColumns>;
+  __device__ __forceinline__ void find_masked(MaskedWords& masked, int first_row, int stage) const {
     if (arguments_.mask.intervals[0] != nullptr)
       words_from_intervals(masked, shared_.mask[stage], first_row, own_column());
     else
       words_from_cells(masked, shared_.mask[stage], own_row(), own_column());
+  }
+  __device__ __forceinline__ void hide_masked(Scores& s, int first_row, int stage) const {
+    MaskedWords masked;
+    find_masked(masked, first_row, stage);
     hide(s, masked);
   }
 

@@ -10,6 +10,7 @@
 #include "cuda/sm80/backward/column_shape.cuh"
 #include "cuda/sm80/backward/key_words.cuh"
 #include "cuda/sm80/backward/query_sums.cuh"
+#include "cuda/sm80/common/own_bias.cuh"
 
 namespace flashmask::cuda::sm80 {
 
@@ -35,6 +36,12 @@ class ColumnBlock {
   // A part's rows are computed in so many times; unrolled, the code of several would take much of a loop.
   static constexpr int kTimes = Shape::kOwnRows / Shape::kScoreRows,
                        kUnrolledTimes = Shape::kHeadDim <= 32 ? 1 : kTimes;
+  // Whether a warp copies its values of a bias to where its gradients of scores will lie: those of the rows that it
+  // computes at once, to the panel of these.
+  static constexpr bool kStagesBias =
+      ChangesScores<Shape> && Shape::kHeadDim <= 32 && Shape::kDelayed && Shape::kSharers == 1;
+  using OwnBias = sm80::OwnBias<T, Shape::kScoreRows, Shape::kOwnKeys, kTimes, ScoreTile::kPanelBytes>;
+  static_assert(!kStagesBias || (Shape::kScoreRows == 16 && OwnBias::kBytes == ScoreTile::step(Shape::kOwnKeys, 0)));
   using Scores = float[kUnits][kEights][4];
   using Packed = std::uint32_t[kScoreSteps][kUnits][4];
   using Gradients = float[kUnits][2 * kOwnPanels][4];
@@ -112,6 +119,7 @@ class ColumnBlock {
       // Extending here is faster, but takes registers that dropout needs.
       if (!Drops<Shape> && warp() == 0) extend((i + 1) / Shape::kParts);
       const TileStep now = part(i), next = part(i + 1);
+      if constexpr (kStagesBias) ask_bias(now, i);
       if (next.exists()) {
         if constexpr (kSpreads)
           copy_statistics(next, i + 1);
@@ -214,8 +222,9 @@ class ColumnBlock {
       if constexpr (Drops<Shape> && !kDrawsLate) find_dropped(dropped, now, part_row(i) + row);
       KeyMask<kUnits, Shape::kScoreRows> mask;
       if (now.masked()) mask.ask(arguments_.mask, list_of(now), first_key() + own_key(), now.tile, part_row(i) + row);
-      if constexpr (ChangesScores<Shape>)
-        fetch_changes<kUnits, kEights>(arguments_.score, place_of(now, part_row(i) + row));
+      if constexpr (ChangesScores<Shape>) {
+        if (!stages_bias()) fetch_changes<kUnits, kEights>(arguments_.score, place_of(now, part_row(i) + row));
+      }
       Scores s;
       Copies copies = copies_of(arguments_.q, queries(i + 1), next, i + 1);
       const auto ask = [&](int step) {
@@ -224,7 +233,7 @@ class ColumnBlock {
         copies.template ask_part<kDimSteps / 2>(step % (kDimSteps / 2));
       };
       multiply_keys(s, shared_.k, queries(i), row, ask);
-      if constexpr (ChangesScores<Shape>) change_scores(s, arguments_.score, place_of(now, part_row(i) + row));
+      if constexpr (ChangesScores<Shape>) change(s, now, i, row);
       if (now.masked()) hide(s, mask.masked_scores(arguments_.mask, now.tile, part_row(i) + row));
       TransposedRowNumbers<kEights> lse_log2, dots;
       lse_log2.load(shared_.lse_log2[stage] + row);
@@ -266,6 +275,30 @@ class ColumnBlock {
                                                int row) const {
     find_dropped_transposed(dropped, arguments_.score.dropout, batch(), query_head(step), first_key() + own_key(),
                             step.tile * Shape::kRows + row);
+  }
+
+  __device__ __forceinline__ bool stages_bias() const {
+    return kStagesBias && comes_in_units<T>(arguments_.score.bias);
+  }
+  /// Issues the copies of the warp's values of a bias for part i, which is free of gradients of scores by now.
+  __device__ __forceinline__ void ask_bias(const TileStep& step, int i) {
+    if (!stages_bias()) return;
+    OwnBias::copy(shared_address(score_gradients(i)) + ScoreTile::step(own_key(), 0), arguments_.score.bias, batch(),
+                  query_head(step), first_row(step, i), first_key() + own_key());
+    commit_copies();
+  }
+  /// Changes the scores of rows of part i, from `row` of the part on.
+  __device__ __forceinline__ void change(Scores& s, const TileStep& step, int i, int row) const {
+    if constexpr (kStagesBias) {
+      if (stages_bias()) {
+        if (arguments_.score.to_exponent != 0) cap(s, arguments_.score.to_exponent);
+        await_copies<0>();
+        __syncwarp();
+        return OwnBias::add_transposed(s, arguments_.score.bias,
+                                       shared_address(score_gradients(i)) + ScoreTile::step(own_key(), row / 16));
+      }
+    }
+    change_scores(s, arguments_.score, place_of(step, part_row(i) + row));
   }
 
   /// Returns where the warp's scores lie from a row of the step's tile on.

@@ -41,6 +41,7 @@ class ForwardWarp {
   using Packed = std::uint32_t[kUnits][kSteps][4];
   using Dropped = DroppedWords<kUnits, Shape::kColumns>;
   using Softmax = RunningSoftmax<kUnits>;
+  using OwnBias = typename BiasedForwardMemory<Shape>::OwnBias;
 
  public:
   __device__ __forceinline__ ForwardWarp(Memory& shared, const ForwardArguments& arguments)
@@ -70,7 +71,7 @@ class ForwardWarp {
   }
 
   __device__ __forceinline__ void extend(int begun) {
-    if constexpr (Shape::kHeadDim == 256)
+    if constexpr (Shape::kHeadDim == 256 || Shape::kHeadDim <= 32)
       shared_.steps.extend(lists_of(shared_.tile), begun);
     else
       shared_.steps.extend_by_call(begun);
@@ -136,6 +137,7 @@ class ForwardWarp {
 
   __device__ __forceinline__ void begin_ring() {
     ask_keys<true>(slot(0), shared_.steps[0], 0).template ask_rest<0, 1>();
+    ask_bias(shared_.steps[0]);
     commit_copies();
     if constexpr (Shape::kSlots == 3) {
       ask_values(slot(1), shared_.steps[0]).template ask_rest<0, 1>();
@@ -209,6 +211,39 @@ class ForwardWarp {
                                                                 thread_index());
   }
 
+  // A bias, of which each warp copies its own values.
+
+  __device__ __forceinline__ bool stages_bias() const {
+    return kStagesBias<Shape> && comes_in_units<T>(arguments_.score.bias);
+  }
+  __device__ __forceinline__ std::uint32_t own_bias() const {
+    return shared_address(static_cast<const BiasedForwardMemory<Shape>&>(shared_).bias[warp()]);
+  }
+  __device__ __forceinline__ void ask_bias(const TileStep& step) const {
+    if (!stages_bias() || !step.exists()) return;
+    OwnBias::copy(own_bias(), arguments_.score.bias, shared_.tile.batch, shared_.tile.head,
+                  first_row_of_tile() + warp_row(), step.tile * Shape::kColumns);
+  }
+  /// Issues the copies for the tile after tile `i`, whose own have arrived by then and are no longer read.
+  __device__ __forceinline__ void replace_bias(int i) const {
+    await_copies<1>();
+    __syncwarp();
+    ask_bias(shared_.steps[i + 1]);
+  }
+  /// Changes the scores of tile `i`.
+  __device__ __forceinline__ void change(Scores& s, int i) const {
+    if constexpr (kStagesBias<Shape>) {
+      if (stages_bias()) {
+        if (arguments_.score.to_exponent != 0) cap(s, arguments_.score.to_exponent);
+        await_copies<1>();  // all but the keys of the next tile
+        __syncwarp();
+        OwnBias::add(s, arguments_.score.bias, own_bias());
+        return replace_bias(i);
+      }
+    }
+    change_scores(s, arguments_.score, place_of(shared_.steps[i].tile));
+  }
+
   // Queries.
 
   __device__ __forceinline__ std::uint32_t queries() const {
@@ -238,8 +273,9 @@ class ForwardWarp {
     const std::uint32_t keys = advance<Of::keys>();
     Scores s;
     Words masked;
-    if constexpr (ChangesScores<Shape> && !kStoresSeed)
-      fetch_changes<kUnits, kEights>(arguments_.score, place_of(shared_.steps[i].tile));
+    if constexpr (ChangesScores<Shape> && !kStoresSeed) {
+      if (!stages_bias()) fetch_changes<kUnits, kEights>(arguments_.score, place_of(shared_.steps[i].tile));
+    }
     clear_scores(s);
     add_scores<0, 1>(s, keys, next);
     if constexpr (kMasked) {
@@ -249,7 +285,7 @@ class ForwardWarp {
     }
     add_scores<1, kPanels>(s, keys, next);
     commit_copies();
-    if constexpr (ChangesScores<Shape>) change_scores(s, arguments_.score, place_of(shared_.steps[i].tile));
+    if constexpr (ChangesScores<Shape>) change(s, i);
     if constexpr (kMasked) {
       if (!masked.hide_nothing()) hide(s, masked);
     }
@@ -276,6 +312,7 @@ class ForwardWarp {
   __device__ __forceinline__ TileStep pass(Copies& next, int i) {
     next.template ask_rest<1, kPanels>();
     commit_copies();
+    if (stages_bias()) replace_bias(i);
     auto behind_next = next_of_values_step<true>(i);
     behind_next.template ask_rest<0, 1>();
     commit_copies();
@@ -375,8 +412,10 @@ class ForwardWarp {
       }
   }
 
-  using Place = std::conditional_t<!Shape::kTakesBias, PlaceWithoutBias,
-                                   std::conditional_t<Shape::kTakesEights, PlaceByRows, PlaceOfPairs>>;
+  using Place =
+      std::conditional_t<!Shape::kTakesBias, PlaceWithoutBias,
+                         std::conditional_t<kStagesBias<Shape>, RollingPlace,
+                                            std::conditional_t<Shape::kTakesEights, PlaceByRows, PlaceOfPairs>>>;
   __device__ __forceinline__ Place place_of(int tile) const {
     const PlaceByRows place{shared_.tile.batch, shared_.tile.head, first_row_of_tile() + warp_row(),
                             tile * Shape::kColumns};

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <type_traits>
 
 #include "cuda/common/forward_entry.h"
 #include "cuda/common/instances.h"
@@ -68,10 +69,17 @@ void launch_forward(const Plan& plan, const ForwardTensors& tensors, const Kerne
   rows.choice = choice;
   if (rows.items == 0) return;
   const auto kernel = Code::kernel(plan.problem(), tensors.max_scores.present());
-  divide_memory<typename Code::Memory>("forward", kernel, Shape::kBlocks, plan.problem());
   const int blocks = next_item == nullptr ? rows.items : std::min(rows.items, facts.multiprocessors * Shape::kBlocks);
-  launch<typename Code::Memory>("forward", kernel, blocks, Shape::kThreads, static_cast<cudaStream_t>(execution.stream),
-                                forward_arguments(rows, tensors));
+  const auto launch_with = [&]<class Memory>(std::type_identity<Memory>) {
+    divide_memory<Memory>("forward", kernel, Shape::kBlocks, plan.problem());
+    launch<Memory>("forward", kernel, blocks, Shape::kThreads, static_cast<cudaStream_t>(execution.stream),
+                   forward_arguments(rows, tensors));
+  };
+  if constexpr (kStagesBias<Changing<Shape>> && kHasOneKernel<Shape>) {
+    if (comes_in_units<typename Shape::Element>(rows.score.bias))
+      return launch_with(std::type_identity<BiasedForwardMemory<Changing<Shape>>>());
+  }
+  launch_with(std::type_identity<typename Code::Memory>());
 }
 
 /// What the entries of common/forward_entry.h launch. A kernel reads both forms of masks, and has an entry for each.

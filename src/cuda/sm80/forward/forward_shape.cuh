@@ -4,7 +4,9 @@
 #include "cuda/common/fragment_words.cuh"
 #include "cuda/common/row_tile.cuh"
 #include "cuda/instructions/shared_tile.cuh"
+#include "cuda/scores/changes.h"
 #include "cuda/scores/dropout.cuh"
+#include "cuda/sm80/common/own_bias.cuh"
 #include "cuda/sm80/common/tile_steps.cuh"
 #include "cuda/sm80/forward/forward_arguments.h"
 
@@ -14,6 +16,13 @@ namespace flashmask::cuda::sm80 {
 /// such a buffer once. staged: in registers, read from the ring before keys arrive there, where there is no room for a
 /// buffer; what registers do not hold of Q lies after the ring, and stays there.
 enum class Queries { shared, registers, staged };
+
+/// Blocks per multiprocessor for heads of up to 32 dims. Compiled for GPUs before Hopper, a fourth would spill.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+inline constexpr int kNarrowBlocks = 3;
+#else
+inline constexpr int kNarrowBlocks = 4;
+#endif
 
 /// The shape of tiles of kRows × 64. kUnits: units of 16 rows per warp; kSlots: buffers of the ring of K and V; kHeld:
 /// panels of Q, of 16 dims, in registers. Shapes of 64 rows are for short rows: they give more blocks, which wait for
@@ -26,14 +35,14 @@ struct ForwardShape {
   static constexpr int kRows = kRows_, kColumns = 64, kWarpRows = 16 * kUnits, kWarps = kRows / kWarpRows,
                        kThreads = 32 * kWarps,
                        kBlocks = kRows == 64      ? (kHeadDim == 64 ? 4 : 3)
-                                 : kHeadDim <= 32 ? 3
+                                 : kHeadDim <= 32 ? kNarrowBlocks
                                  : kUnits == 2    ? 2
                                                   : 1;  // blocks per multiprocessor
   static constexpr Queries kQueries = kQueries_;
   static constexpr int kHeld = kHeld_;
   static constexpr bool kShort = kRows == 64;
   static constexpr bool kTakesBias = kHeadDim < 256 || kSlots == 2;    // of tensors; else registers lack for it
-  static constexpr bool kTakesEights = kUnits == 1 || kHeadDim <= 64;  // of its values, at a time; the same
+  static constexpr bool kTakesEights = kUnits == 1 || kHeadDim == 64;  // of its values, at a time; the same
   using QueryTile = SharedTile<kRows, kHeadDim>;
   using KeyTile = SharedTile<kColumns, kHeadDim>;
   using ValueTile = SharedTile<kColumns, kValueDim>;
@@ -43,6 +52,10 @@ struct ForwardShape {
   static_assert(kSlots == 2 || kSlots == 3);
   static_assert(kQueries != Queries::staged || kHeldBytes <= kSlots * kSlotBytes);
 };
+
+/// The shape for heads of up to 32 dims.
+template <class T, int kUnits>
+using NarrowForward = ForwardShape<T, 32, 32, kUnits, Queries::shared, 3>;
 
 template <class Shape>
 struct ForwardMemory {
@@ -57,4 +70,26 @@ struct ForwardMemory {
   StoredDropoutSeed seed;  // where kernels with dropout have no registers for it
 };
 
+/// Whether the kernel copies values of a bias ahead, where comes_in_units() says so.
+template <class Shape>
+inline constexpr bool kStagesBias = ChangesScores<Shape>&& Shape::kHeadDim <= 32 && Shape::kSlots == 3;
+
+/// The memory of such a call.
+template <class Shape>
+struct BiasedForwardMemory : ForwardMemory<Shape> {
+  using OwnBias = sm80::OwnBias<typename Shape::Element, Shape::kWarpRows, Shape::kColumns>;
+  alignas(128) std::uint8_t bias[Shape::kWarps][OwnBias::kBytes];
+};
+
 }  // namespace flashmask::cuda::sm80
+
+namespace flashmask::cuda {
+
+/// The largest scores take registers that four blocks of narrow heads do not have.
+template <class T, int kUnits>
+struct Maximizing<Changing<sm80::NarrowForward<T, kUnits>>> : Changing<sm80::NarrowForward<T, kUnits>> {
+  static constexpr bool kMaxScores = true;
+  static constexpr int kBlocks = 3;
+};
+
+}  // namespace flashmask::cuda
