@@ -72,7 +72,9 @@ struct ForwardMemory {
 
 /// Whether the kernel copies values of a bias ahead, where comes_in_units() says so.
 template <class Shape>
-inline constexpr bool kStagesBias = ChangesScores<Shape>&& Shape::kHeadDim <= 32 && Shape::kSlots == 3;
+concept StagesBias = ChangesScores<Shape> && requires { requires Shape::kHeadDim <= 32 && Shape::kSlots == 3; };
+template <class Shape>
+inline constexpr bool kStagesBias = StagesBias<Shape>;
 
 /// The memory of such a call.
 template <class Shape>
