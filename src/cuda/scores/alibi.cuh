@@ -27,18 +27,6 @@ __device__ __forceinline__ void for_each_penalty(const AlibiArguments& alibi, co
   const float* const rows = alibi.query_positions + place.batch * alibi.query_positions_batch;
   const float* const columns = alibi.key_positions + place.batch * alibi.key_positions_batch;
   // Places past the end take the last token's position: nothing is visible there.
-  if constexpr (Place::kRolls)
-    return for_each_score_rolled<kUnits, kEights>(
-        [&](int unit, int eight, float(&penalties)[4]) {
-#pragma unroll
-          for (int i = 0; i < 4; ++i) {
-            const float of_row = __ldg(rows + min(row + Place::rows_to(unit, eight, i), alibi.query_length - 1));
-            const float of_column =
-                __ldg(columns + min(column + Place::columns_to(unit, eight, i), alibi.key_length - 1));
-            penalties[i] = slope * fabsf(of_row - of_column);
-          }
-        },
-        body);
   for_each_score<kUnits, kEights>([&](int unit, int eight, int i) {
     const float of_row = __ldg(rows + min(row + Place::rows_to(unit, eight, i), alibi.query_length - 1));
     const float of_column = __ldg(columns + min(column + Place::columns_to(unit, eight, i), alibi.key_length - 1));

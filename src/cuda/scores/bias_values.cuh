@@ -57,7 +57,6 @@ class BiasValues {
   /// none, 0.
   template <class Body>
   __device__ __forceinline__ void for_each(const Body& body) const {
-    if constexpr (Place::kRolls) return for_each_rolled(body);
     if constexpr (kTakesEights) {
       if (bias_.in_eights) return for_each_eight(body);
     }
@@ -71,35 +70,6 @@ class BiasValues {
   }
 
  private:
-  /// Does so in a loop that stays rolled, where registers lack for more than four values at a time.
-  template <class Body>
-  __device__ __forceinline__ void for_each_rolled(const Body& body) const {
-    for_each_score_rolled<kUnits, kEights>(
-        [&](int unit, int eight, float(&values)[4]) {
-          if (bias_.dtype == DType::f32)
-            read_four<WideValues>(unit, eight, values);
-          else
-            read_four<ShortValues>(unit, eight, values);
-        },
-        body);
-  }
-  template <class Values>
-  __device__ __forceinline__ void read_four(int unit, int eight, float (&values)[4]) const {
-    using Word = typename Values::Word;
-    const int lane = lane_index();
-    Word words[4];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int row = place_.row(lane) + Place::rows_to(unit, eight, i),
-                entry = bias_.entry(row, place_.column(lane) + Place::columns_to(unit, eight, i));
-      const int end = bias_.distances ? bias_.entries : bias_.key_length;
-      const bool exists = row < bias_.query_length && static_cast<unsigned>(entry) < static_cast<unsigned>(end);
-      words[i] = exists ? __ldg(row_of<Word>(row) + entry) : Word{};
-    }
-#pragma unroll
-    for (int i = 0; i < 4; ++i) values[i] = Values::number(bias_, words[i]);
-  }
-
   /// Whether the lanes of a row load 32 neighbours of it at once, as the tile has so many columns side by side.
   static constexpr bool kTakesEights = Place::kTakesEights && (Place::kPairsColumns ? kEights : 2 * kUnits) % 4 == 0;
 

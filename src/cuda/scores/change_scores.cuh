@@ -22,12 +22,6 @@ struct PlaceOfPairs : PlaceByRows {
   __device__ __forceinline__ explicit PlaceOfPairs(const PlaceByRows& place) : PlaceByRows(place) {}
 };
 
-/// In kernels that have no registers to read more than a few values at a time.
-struct RollingPlace : PlaceByRows {
-  static constexpr bool kTakesEights = false, kRolls = true;
-  __device__ __forceinline__ explicit RollingPlace(const PlaceByRows& place) : PlaceByRows(place) {}
-};
-
 template <class Place>
 __device__ __forceinline__ bool adds_bias(const ScoreArguments& score) {
   return Place::kTakesBias && score.bias.values != nullptr;

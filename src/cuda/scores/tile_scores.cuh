@@ -88,23 +88,6 @@ __device__ __forceinline__ void for_each_score(const Body& body) {
       for (int i = 0; i < 4; ++i) body(unit, eight, i);
 }
 
-/// Does so with a value for each score, four of which read(unit, eight, values) finds at a time, in a loop that stays
-/// rolled: for kernels whose registers hold no more.
-template <int kUnits, int kEights, class Read, class Body>
-__device__ __forceinline__ void for_each_score_rolled(const Read& read, const Body& body) {
-#pragma unroll 1
-  for (int four = 0; four < kUnits * kEights; ++four) {
-    float values[4];
-    read(four / kEights, four % kEights, values);
-#pragma unroll
-    for (int known = 0; known < kUnits * kEights; ++known) {
-      if (known != four) continue;
-#pragma unroll
-      for (int i = 0; i < 4; ++i) body(known / kEights, known % kEights, i, values[i]);
-    }
-  }
-}
-
 /// Sets the scores whose bit is set in `words` to `value`. Layout::place(unit, eight, i), a BitPlace, says
 /// which bit that is.
 template <class Layout, int kUnits, int kEights, int kWords>
@@ -176,7 +159,6 @@ struct PlaceByRows {
   static constexpr bool kPairsColumns = true;  // scores 2 n and 2 n + 1 are neighbours in a row
   static constexpr bool kTakesBias = true;     // whether tensors of biases are read
   static constexpr bool kTakesEights = true;   // eight values at a time where they allow it
-  static constexpr bool kRolls = false;        // values in a loop, a few at a time
   int batch, head, first_row, first_column;
 
   /// Row and column of the lane's first score; its others lie rows_to() rows and columns_to() columns further on.
@@ -187,7 +169,7 @@ struct PlaceByRows {
 };
 /// Where a warp's transposed scores lie, whose lines are columns.
 struct TransposedPlace {
-  static constexpr bool kPairsColumns = false, kTakesBias = true, kTakesEights = true, kRolls = false;
+  static constexpr bool kPairsColumns = false, kTakesBias = true, kTakesEights = true;
   int batch, head, first_row, first_column;
 
   __device__ __forceinline__ int row(int lane) const { return first_row + lane % 4 * 2; }

@@ -5,7 +5,7 @@ namespace flashmask::cuda::sm80 {
 namespace {
 
 template <class T>
-using Shape = NarrowForward<T, 2>;
+using Shape = ForwardShape<T, 32, 32, 2, Queries::shared, 3>;
 static_assert(2 * sizeof(ForwardMemory<Shape<__half>>) <= kCompactSharedBytes);
 
 }  // namespace

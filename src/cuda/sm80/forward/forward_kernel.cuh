@@ -71,7 +71,7 @@ class ForwardWarp {
   }
 
   __device__ __forceinline__ void extend(int begun) {
-    if constexpr (Shape::kHeadDim == 256 || Shape::kHeadDim <= 32)
+    if constexpr (Shape::kHeadDim == 256)
       shared_.steps.extend(lists_of(shared_.tile), begun);
     else
       shared_.steps.extend_by_call(begun);
@@ -412,10 +412,8 @@ class ForwardWarp {
       }
   }
 
-  using Place =
-      std::conditional_t<!Shape::kTakesBias, PlaceWithoutBias,
-                         std::conditional_t<kStagesBias<Shape>, RollingPlace,
-                                            std::conditional_t<Shape::kTakesEights, PlaceByRows, PlaceOfPairs>>>;
+  using Place = std::conditional_t<!Shape::kTakesBias, PlaceWithoutBias,
+                                   std::conditional_t<Shape::kTakesEights, PlaceByRows, PlaceOfPairs>>;
   __device__ __forceinline__ Place place_of(int tile) const {
     const PlaceByRows place{shared_.tile.batch, shared_.tile.head, first_row_of_tile() + warp_row(),
                             tile * Shape::kColumns};

@@ -17,13 +17,6 @@ namespace flashmask::cuda::sm80 {
 /// buffer; what registers do not hold of Q lies after the ring, and stays there.
 enum class Queries { shared, registers, staged };
 
-/// Blocks per multiprocessor for heads of up to 32 dims. Compiled for GPUs before Hopper, a fourth would spill.
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
-inline constexpr int kNarrowBlocks = 3;
-#else
-inline constexpr int kNarrowBlocks = 4;
-#endif
-
 /// The shape of tiles of kRows × 64. kUnits: units of 16 rows per warp; kSlots: buffers of the ring of K and V; kHeld:
 /// panels of Q, of 16 dims, in registers. Shapes of 64 rows are for short rows: they give more blocks, which wait for
 /// each other less. They have kernels for plain scores only.
@@ -35,14 +28,14 @@ struct ForwardShape {
   static constexpr int kRows = kRows_, kColumns = 64, kWarpRows = 16 * kUnits, kWarps = kRows / kWarpRows,
                        kThreads = 32 * kWarps,
                        kBlocks = kRows == 64      ? (kHeadDim == 64 ? 4 : 3)
-                                 : kHeadDim <= 32 ? kNarrowBlocks
+                                 : kHeadDim <= 32 ? 3
                                  : kUnits == 2    ? 2
                                                   : 1;  // blocks per multiprocessor
   static constexpr Queries kQueries = kQueries_;
   static constexpr int kHeld = kHeld_;
   static constexpr bool kShort = kRows == 64;
   static constexpr bool kTakesBias = kHeadDim < 256 || kSlots == 2;    // of tensors; else registers lack for it
-  static constexpr bool kTakesEights = kUnits == 1 || kHeadDim == 64;  // of its values, at a time; the same
+  static constexpr bool kTakesEights = kUnits == 1 || kHeadDim <= 64;  // of its values, at a time; the same
   using QueryTile = SharedTile<kRows, kHeadDim>;
   using KeyTile = SharedTile<kColumns, kHeadDim>;
   using ValueTile = SharedTile<kColumns, kValueDim>;
@@ -52,10 +45,6 @@ struct ForwardShape {
   static_assert(kSlots == 2 || kSlots == 3);
   static_assert(kQueries != Queries::staged || kHeldBytes <= kSlots * kSlotBytes);
 };
-
-/// The shape for heads of up to 32 dims.
-template <class T, int kUnits>
-using NarrowForward = ForwardShape<T, 32, 32, kUnits, Queries::shared, 3>;
 
 template <class Shape>
 struct ForwardMemory {
@@ -84,14 +73,3 @@ struct BiasedForwardMemory : ForwardMemory<Shape> {
 };
 
 }  // namespace flashmask::cuda::sm80
-
-namespace flashmask::cuda {
-
-/// The largest scores take registers that four blocks of narrow heads do not have.
-template <class T, int kUnits>
-struct Maximizing<Changing<sm80::NarrowForward<T, kUnits>>> : Changing<sm80::NarrowForward<T, kUnits>> {
-  static constexpr bool kMaxScores = true;
-  static constexpr int kBlocks = 3;
-};
-
-}  // namespace flashmask::cuda
