@@ -137,7 +137,7 @@ class ForwardWarp {
 
   __device__ __forceinline__ void begin_ring() {
     ask_keys<true>(slot(0), shared_.steps[0], 0).template ask_rest<0, 1>();
-    ask_bias(shared_.steps[0]);
+    if constexpr (kStagesBias<Shape>) ask_bias(shared_.steps[0]);
     commit_copies();
     if constexpr (Shape::kSlots == 3) {
       ask_values(slot(1), shared_.steps[0]).template ask_rest<0, 1>();
@@ -213,9 +213,7 @@ class ForwardWarp {
 
   // A bias, of which each warp copies its own values.
 
-  __device__ __forceinline__ bool stages_bias() const {
-    return kStagesBias<Shape> && comes_in_units<T>(arguments_.score.bias);
-  }
+  __device__ __forceinline__ bool stages_bias() const { return comes_in_units<T>(arguments_.score.bias); }
   __device__ __forceinline__ std::uint32_t own_bias() const {
     return shared_address(static_cast<const BiasedForwardMemory<Shape>&>(shared_).bias[warp()]);
   }
@@ -273,8 +271,10 @@ class ForwardWarp {
     const std::uint32_t keys = advance<Of::keys>();
     Scores s;
     Words masked;
-    if constexpr (ChangesScores<Shape> && !kStoresSeed) {
+    if constexpr (kStagesBias<Shape>) {
       if (!stages_bias()) fetch_changes<kUnits, kEights>(arguments_.score, place_of(shared_.steps[i].tile));
+    } else if constexpr (ChangesScores<Shape> && !kStoresSeed) {
+      fetch_changes<kUnits, kEights>(arguments_.score, place_of(shared_.steps[i].tile));
     }
     clear_scores(s);
     add_scores<0, 1>(s, keys, next);
@@ -312,7 +312,9 @@ class ForwardWarp {
   __device__ __forceinline__ TileStep pass(Copies& next, int i) {
     next.template ask_rest<1, kPanels>();
     commit_copies();
-    if (stages_bias()) replace_bias(i);
+    if constexpr (kStagesBias<Shape>) {
+      if (stages_bias()) replace_bias(i);
+    }
     auto behind_next = next_of_values_step<true>(i);
     behind_next.template ask_rest<0, 1>();
     commit_copies();

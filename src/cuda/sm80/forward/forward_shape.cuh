@@ -61,7 +61,9 @@ struct ForwardMemory {
 
 /// Whether the kernel copies values of a bias ahead, where comes_in_units() says so.
 template <class Shape>
-concept StagesBias = ChangesScores<Shape> && requires { requires Shape::kHeadDim <= 32 && Shape::kSlots == 3; };
+concept StagesBias = ChangesScores<Shape> && requires {
+  requires Shape::kHeadDim <= 32 && Shape::kSlots == 3;
+};
 template <class Shape>
 inline constexpr bool kStagesBias = StagesBias<Shape>;
 
