@@ -2,7 +2,8 @@
 """Changes of scores, which calls take as score=: steps joined by |, as scores.softcap(50.0) | scores.alibi(slopes).
 
 A score is scale · q·k, to which the steps are done one after another. The mask comes last: what it hides stays hidden.
-Sinks are not changed. GPUs compute a factor, then a cap, then a bias, each of which may be missing; CPUs any steps.
+Sinks are not changed. GPUs have kernels for a factor, then a cap, then a bias, each of which may be missing, and
+compile one for any other steps when a plan is made, by NVRTC.
 """
 
 from __future__ import annotations

@@ -84,6 +84,11 @@ struct Selection {
     if (backward.kernel == nullptr) backward.refusal = no_kernel(request(Direction::backward));
   }
 
+  void prepare(const Problem& problem, void* stream) const {
+    forward.kernel->prepare(problem, stream);
+    if (backward.kernel != nullptr) backward.kernel->prepare(problem, stream);
+  }
+
   /// Returns the maps that both kernels ask for.
   std::vector<MapRequest> maps() const {
     std::vector<MapRequest> all = forward.kernel->maps();
@@ -103,6 +108,7 @@ Plan make_plan(const Source& mask, const Problem& problem, const PlanPlace& plac
   const Selection kernels(facts_of(mask), problem, options);
   const std::vector<MapRequest> maps = kernels.maps();
   check_place(place, device_plan_bytes(&mask, maps));
+  kernels.prepare(problem, place.stream);
   return PlanAccess::on_device(problem, options.visit, kernels.forward, kernels.backward,
                                make_device_plan(&mask, maps, problem.device, place), reordering);
 }
@@ -265,6 +271,8 @@ class InvariantPlan {
 
   Plan make(PlanPlace place) {
     check_place(place, bytes());
+    for (const PlanAccess::Choice& choice : choices_)
+      if (choice.kernel != nullptr) choice.kernel->prepare(problem_, place.stream);
     std::shared_ptr<const Plan> in_places;
     for (std::size_t i = 0; i < choices_.size(); ++i) {
       if (i < parts_.size()) in_places = parts_[i]->make(place, visit_);

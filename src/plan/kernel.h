@@ -62,6 +62,11 @@ class Kernel : public TableEntry {
   virtual std::optional<SmallTiles> small_tiles() const { return {}; }
   /// Whether it finds the tokens of a tile by units (DevicePlan), so that none have to be gathered in places.
   virtual bool reads_units() const { return false; }
+  /// Returns a sentence if it would serve a problem, and the machine lacks the compiler that prepare() takes.
+  virtual std::string lacks(const Problem&) const { return ""; }
+  /// Makes what launches for a problem need beside the plan, so that none of them has to wait: kernels that are
+  /// compiled for its change of scores. `stream`: that of the plan.
+  virtual void prepare(const Problem&, void* /*stream*/) const {}
   /// Returns the maps of tiles that a GPU kernel reads; CPU kernels walk the schedule in tiles of info().
   virtual std::vector<MapRequest> maps() const { return {}; }
 

@@ -92,6 +92,7 @@ std::string refusal(const Kernel& kernel, const KernelRequest& request) {
   if (reason.empty()) reason = block_refusal(kernel, request.block);
   if (reason.empty()) reason = machine_refusal(kernel, prefix_of(request));
   if (reason.empty()) reason = kernel.refusal(request.problem);
+  if (reason.empty()) reason = kernel.lacks(request.problem);
   return reason;
 }
 
@@ -176,6 +177,12 @@ std::string no_kernel(const KernelRequest& request) {
   if (const std::string reason = why_none_has(all_needed(request), request.problem.device); !reason.empty())
     return reason;
   const std::string prefix = prefix_of(request);
+  for (const Kernel* kernel : kernel_table()) {
+    const KernelInfo& info = kernel->info();
+    if (info.direction != request.direction || !info.name.starts_with(prefix)) continue;
+    const std::string lacks = kernel->lacks(request.problem);
+    if (!lacks.empty() && refusal(*kernel, request) == lacks) return lacks;
+  }
   std::string features;
   for (std::uint32_t bits = all_needed(request).bits(); bits != 0; bits &= bits - 1)
     features += ", " + to_string(static_cast<Feature>(std::countr_zero(bits)));

@@ -137,5 +137,7 @@ inline unsigned __byte_perm(unsigned a, unsigned b, unsigned selectors) {
 }
 inline float __fdividef(float a, float b) { return a / b; }
 inline float __log2f(float x) { return std::log2(x); }
+inline float __cosf(float x) { return std::cos(x); }
+inline float __sinf(float x) { return std::sin(x); }
 inline float __uint_as_float(unsigned word) { return std::bit_cast<float>(word); }
 inline unsigned __float_as_uint(float number) { return std::bit_cast<unsigned>(number); }

@@ -6,6 +6,8 @@
 #include <span>
 #include <vector>
 
+#include "cuda/compile/change_text.h"
+#include "cuda/sm80/forward/forward_arguments.h"
 #include "cuda/sm80/forward/forward_kernel.cuh"
 #include "emulator/host_plan.h"
 #include "flashmask/dropout.h"
@@ -79,7 +81,8 @@ void attend(const Mask& mask, const Problem& problem, AttentionTensors& tensors,
   with_rows<Shape>(mask, problem, tensors, how, [&](RowArguments rows, const auto& given, const auto& host_mask) {
     int next_item = 0;
     if (how.blocks != 0) rows.next_item = &next_item;
-    const ForwardArguments arguments = forward_arguments(rows, given);
+    ForwardArguments arguments = forward_arguments(rows, given);
+    if (Changes<Shape>) arguments.change = compile::change_operands(problem, given.alibi, given.bias);
     emulator::Launch launch{.blocks = static_cast<unsigned>(how.blocks != 0 ? how.blocks : rows.items),
                             .threads = Shape::kThreads,
                             .shared_bytes = sizeof(typename ForwardOf<Shape>::Memory),

@@ -195,6 +195,17 @@ def test_the_largest_scores_on_a_gpu():
     assert f'"{sentence}"' in FLEX
 
 
+def test_changes_of_scores_that_a_gpu_compiles():
+    for source, sentence in [
+        ("src/plan/attention.cpp", "backward: grad_bias was asked for"),
+        ("src/plan/attention.cpp", "forward_tangents: it was asked for"),
+        ("src/plan/attention.cpp", "on a GPU, which computes it under a factor, a cap, then a bias"),
+        ("src/cuda/compile/nvrtc.cpp", "this change of scores needs a kernel that NVRTC compiles"),
+        ("src/cuda/compile/compiled_kernel.cpp", "plan: this change of scores has no compiled kernel yet"),
+    ]:
+        assert_said(sentence, (ROOT / source).read_text())
+
+
 def test_tangents_on_a_gpu():
     """tests/cuda asks a GPU for them."""
     sentence = "has no tangents; on a GPU the kernels of mma.sync have them, for heads of up to 128 dims"

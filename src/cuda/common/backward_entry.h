@@ -22,6 +22,7 @@
 ///       static constexpr int kSumsDim;  // head dim of the sums for the gradient of q; 0: it makes none
 ///       std::vector<MapRequest> maps() const;
 ///       std::optional<SmallTiles> small_tiles() const;
+///       void prepare(const Problem&, void* stream) const;  // where kernels are compiled for changes of scores
 ///       void launch(const Plan&, const BackwardTensors&, const BackwardWorkspace&, const KernelExecution&) const;
 ///     };
 namespace flashmask::cuda {
@@ -65,6 +66,9 @@ class BackwardEntry final : public KernelEntry<BackwardKernel> {
   }
   std::vector<MapRequest> maps() const override { return steps_.maps(); }
   bool reads_units() const override { return Steps::kReadsUnits; }
+  void prepare(const Problem& problem, void* stream) const override {
+    if constexpr (requires { steps_.prepare(problem, stream); }) steps_.prepare(problem, stream);
+  }
   std::optional<SmallTiles> small_tiles() const override { return steps_.small_tiles(); }
 
   void run(const Plan& plan, const BackwardTensors& tensors, const KernelExecution& execution) const override {

@@ -10,6 +10,8 @@
 
 #include "cuda/common/instances.h"
 #include "cuda/common/problem_refusal.h"
+#include "cuda/compile/compiled_kernel.h"
+#include "cuda/compile/nvrtc.h"
 #include "cuda/runtime/device.h"
 #include "cuda/runtime/status.h"
 #include "flashmask/error.h"
@@ -91,6 +93,10 @@ class KernelEntry : public Base {
       return "it adds a bias of each score to heads of more than " + std::to_string(biases_above_) + " dims only";
     const std::string reason = refusal(problem.device);
     return reason.empty() ? problem_refusal(problem) : reason;
+  }
+  std::string lacks(const Problem& problem) const final {
+    const bool compiles = compiles_change(problem) && this->info().features.has(Feature::any_change);
+    return compiles ? compile::nvrtc_refusal() : "";
   }
   double measure_peak() const final {
     throw Error(Status::unsupported, this->info().name + ": the peak of a GPU is not measured");

@@ -15,8 +15,9 @@ void launch(const char* what, void (*kernel)(Parameters...), int blocks, int thr
             const std::type_identity_t<Parameters>&... arguments) {
   constexpr int kBytes = sizeof(Memory);
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes), what, ": shared memory");
-  kernel<<<blocks, threads, kBytes, stream>>>(arguments...);
-  check(cudaGetLastError(), what);
+  void* places[] = {const_cast<void*>(static_cast<const void*>(&arguments))...};
+  // Not by <<<>>>, which a kernel that was compiled at run time has no stub for.
+  check(cudaLaunchKernel(reinterpret_cast<const void*>(kernel), blocks, threads, places, kBytes, stream), what);
 }
 
 }  // namespace flashmask::cuda

@@ -113,7 +113,7 @@ inline ScoreArguments score_arguments(const Problem& problem, const KernelExecut
   const auto scale = static_cast<float>(problem.softmax_scale()), cap = static_cast<float>(problem.change.cap());
   const float of_bounded = cap > 0 ? cap : scale;
   return {.scale = scale,
-          .scale_log2 = has_bias_tensor(problem) ? 1 : of_bounded * kLog2E,
+          .scale_log2 = has_bias_tensor(problem) || !problem.change.is_cap_and_bias() ? 1 : of_bounded * kLog2E,
           .to_exponent = cap > 0 ? 2 * kLog2E * (scale / cap) : 0,
           .alibi = alibi_arguments(problem, alibi, of_bounded),
           .bias = bias_arguments(problem, bias, of_bounded),

@@ -19,6 +19,19 @@ struct ChangedWeight {
   float p, slope;
 };
 
+/// Weights whose slope may be infinite or NaN where p is 0.
+template <class Weigh>
+concept GuardsSlopes = requires {
+  requires Weigh::kGuards;
+};
+
+/// Returns p times the slope.
+template <class Weigh>
+__device__ __forceinline__ float followed(const ChangedWeight& weight) {
+  if constexpr (GuardsSlopes<Weigh>) return weight.p == 0 ? 0 : weight.p * weight.slope;
+  return weight.p * weight.slope;
+}
+
 /// Turns products into probabilities times derivatives, so that neither changed scores nor derivatives are kept, and
 /// calls keep(unit, eight, pair, p, p) with the probabilities of each two that are packed together.
 template <bool kHides, class Layout, int kUnits, int kEights, int kWords, class Weigh, class Keep>
@@ -40,7 +53,7 @@ __device__ __forceinline__ void weigh_changed(float (&s)[kUnits][kEights][4], co
             if (hidden[word] & 1U << bit) weight.p = 0;
           }
           p[k] = weight.p;
-          s[unit][eight][i] = weight.p * weight.slope;
+          s[unit][eight][i] = followed<Weigh>(weight);
         }
         keep(unit, eight, pair, p[0], p[1]);
       }

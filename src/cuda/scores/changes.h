@@ -2,8 +2,9 @@
 #pragma once
 
 /// What a call may want done to scores and probabilities besides the softmax, and which instance of a kernel does it.
-/// Kernels ask Drops<Shape>, and ChangesScores<Shape> where one instance makes all changes or Caps<Shape>,
-/// Biases<Shape> and AddsBias<Shape> where each has its own. A shape that says nothing does none of it.
+/// Kernels ask Drops<Shape>, and ChangesScores<Shape> where one instance makes all changes that calls often
+/// ask for or Caps<Shape>, Biases<Shape> and AddsBias<Shape> where each has its own, and Changes<Shape> where a kernel
+/// is compiled for a change of its own (cuda/compile). A shape that says nothing does none of it.
 namespace flashmask::cuda {
 
 template <class Shape>
@@ -35,6 +36,12 @@ concept KeepsMaxScores = requires {
   requires Shape::kMaxScores;
 };
 
+/// Whether the kernel is compiled with a change of scores, struct Change (cuda/compile).
+template <class Shape>
+concept Changes = requires {
+  typename Shape::Change;
+};
+
 /// Whether warps that compute scores need the head, row and column of each.
 template <class Shape>
 inline constexpr bool kLocatesScores = Drops<Shape> || AddsBias<Shape>;
@@ -59,6 +66,12 @@ struct Dropping : Shape {
 template <class Shape>
 struct Changing : Shape {
   static constexpr bool kScoreChanges = true;
+};
+
+/// The shape of the kernel that is compiled with a change of scores, whose text is Change_.
+template <class Shape, class Change_>
+struct Changed : Shape {
+  using Change = Change_;
 };
 
 /// The shape of the kernel that keeps the largest scores.

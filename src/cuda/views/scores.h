@@ -85,7 +85,8 @@ struct SoftcapArguments {
 struct ScoreArguments {
   float scale;       // softmax scale
   float scale_log2;  // what turns changed scores into powers of two: softmax scale · log₂ e, cap · log₂ e where scores
-                     // are capped, 1 where a bias tensor is added, which leaves powers of two
+                     // are capped, 1 where a bias tensor is added or the kernel is compiled with a change, which leave
+                     // powers of two
   float to_exponent;  // 2 log₂ e · softmax scale / cap (softcap.cuh); 0: scores are not capped
   AlibiArguments alibi;
   BiasArguments bias;

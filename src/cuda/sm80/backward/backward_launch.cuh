@@ -11,6 +11,7 @@
 #include "cuda/common/launch.cuh"
 #include "cuda/common/row_statistics.h"
 #include "cuda/common/tile_choice.h"
+#include "cuda/compile/compiled_kernel.h"
 #include "cuda/runtime/device.h"
 #include "cuda/sm80/architecture.h"
 #include "cuda/sm80/backward/backward.h"
@@ -26,6 +27,11 @@ namespace flashmask::cuda::sm80 {
 /// Returns how many key heads run side by side.
 inline int column_heads_in_section(const Problem& problem) {
   return key_heads_in_section(problem, static_cast<std::int64_t>(device_facts(problem.device).cache_bytes) / 10 * 6);
+}
+
+inline ChangeOperands operands_of(const Problem& problem, const BackwardTensors& tensors) {
+  if (!compiles_change(problem)) return {};
+  return compile::change_operands(problem, tensors.alibi, tensors.bias);
 }
 
 template <class Shape>
@@ -54,15 +60,43 @@ ColumnArguments column_arguments(const Plan& plan, const BackwardTensors& tensor
                       map.outer_tiles},
           .map = map,
           .choice = choice,
-          .mask = mask_view(made.mask)};
+          .mask = mask_view(made.mask),
+          .change = operands_of(problem, tensors)};
+}
+
+/// Returns a kernel of Shape that is compiled for the problem's change of scores.
+template <class Shape, class Arguments>
+auto compiled_backward(const char* function, const Problem& problem, void* stream) {
+  constexpr const char* kHeaders =
+      "#include \"cuda/sm80/backward/column_kernel.cuh\"\n#include \"cuda/sm80/backward/shapes.cuh\"\n";
+  return has_dropout(problem)
+             ? compiled_kernel<Changed<Dropping<Shape>, Change>, Arguments>(kHeaders, function, problem, stream)
+             : compiled_kernel<Changed<Shape, Change>, Arguments>(kHeaders, function, problem, stream);
 }
 
 template <class Shape>
-auto column_kernel_of([[maybe_unused]] const Problem& problem) {
-  if constexpr (Shape::kForm.short_rows)
+auto column_kernel_of([[maybe_unused]] const Problem& problem, [[maybe_unused]] void* stream) {
+  if constexpr (Shape::kForm.short_rows) {
     return column_kernel<Shape>;
-  else
+  } else {
+    if (compiles_change(problem))
+      return compiled_backward<Shape, ColumnArguments>("flashmask::cuda::sm80::column_kernel", problem, stream);
     return with_instance<Shape>(problem, [](auto name) { return column_kernel<typename decltype(name)::Shape>; });
+  }
+}
+
+template <class Shape>
+auto row_kernel_of(const Problem& problem, void* stream) {
+  if (compiles_change(problem))
+    return compiled_backward<Shape, QueryGradientArguments>("flashmask::cuda::sm80::query_gradient_kernel", problem,
+                                                            stream);
+  return with_instance<Shape>(problem, [](auto name) { return query_gradient_kernel<typename decltype(name)::Shape>; });
+}
+
+/// Whether the shape for devices with enough shared memory is taken.
+template <class Memory>
+bool takes_roomy(const Problem& problem) {
+  return device_facts(problem.device).block_shared_bytes >= sizeof(Memory);
 }
 
 template <class Shape>
@@ -71,7 +105,7 @@ void launch_columns(const Plan& plan, const BackwardTensors& tensors, const Back
   const ColumnArguments arguments = column_arguments<Shape>(plan, tensors, workspace, execution, choice);
   const int items = arguments.columns.all_tiles();
   if (items == 0) return;
-  const auto kernel = column_kernel_of<Shape>(plan.problem());
+  const auto kernel = column_kernel_of<Shape>(plan.problem(), execution.stream);
   divide_memory<ColumnMemory<Shape>>("backward", kernel, Shape::kBlocks, plan.problem());
   launch<ColumnMemory<Shape>>("backward: columns", kernel, items, Shape::kThreads,
                               static_cast<cudaStream_t>(execution.stream), arguments);
@@ -99,8 +133,8 @@ void launch_closing(const Problem& problem, const BackwardTensors& tensors, cons
 template <class Shape, class Roomy>
 void pass_over_keys(const Plan& plan, const BackwardTensors& tensors, const BackwardWorkspace& workspace,
                     const KernelExecution& execution, const TileChoice& choice = {}) {
-  const bool roomy = device_facts(plan.problem().device).block_shared_bytes >= sizeof(ColumnMemory<Roomy>);
-  const auto launch_own = roomy ? launch_columns<Roomy> : launch_columns<Shape>;
+  const auto launch_own =
+      takes_roomy<ColumnMemory<Roomy>>(plan.problem()) ? launch_columns<Roomy> : launch_columns<Shape>;
   launch_own(plan, tensors, workspace, execution, choice);
   if (workspace.query_sums != nullptr)
     launch_closing<Shape>(plan.problem(), tensors, workspace, choice, static_cast<cudaStream_t>(execution.stream));
@@ -123,9 +157,9 @@ void launch_rows(const Plan& plan, const BackwardTensors& tensors, const Backwar
   arguments.grad_q = output_rows(tensors.grad_q);
   arguments.statistics = workspace.rows;
   arguments.head_dim = static_cast<int>(problem.head_dim);
+  arguments.change = operands_of(problem, tensors);
   if (arguments.items == 0) return;
-  const auto kernel =
-      with_instance<Shape>(problem, [](auto name) { return query_gradient_kernel<typename decltype(name)::Shape>; });
+  const auto kernel = row_kernel_of<Shape>(problem, execution.stream);
   divide_memory<QueryGradientMemory<Shape>>("backward", kernel, Shape::kBlocks, problem);
   launch<QueryGradientMemory<Shape>>("backward: the gradient of q", kernel, arguments.items, Shape::kThreads,
                                      static_cast<cudaStream_t>(execution.stream), arguments);
@@ -135,8 +169,8 @@ void launch_rows(const Plan& plan, const BackwardTensors& tensors, const Backwar
 template <class Shape, class Roomy>
 void pass_over_rows(const Plan& plan, const BackwardTensors& tensors, const BackwardWorkspace& workspace,
                     const KernelExecution& execution) {
-  const bool roomy = device_facts(plan.problem().device).block_shared_bytes >= sizeof(QueryGradientMemory<Roomy>);
-  const auto launch_own = roomy ? launch_rows<Roomy> : launch_rows<Shape>;
+  const auto launch_own =
+      takes_roomy<QueryGradientMemory<Roomy>>(plan.problem()) ? launch_rows<Roomy> : launch_rows<Shape>;
   launch_own(plan, tensors, workspace, execution);
 }
 
@@ -157,6 +191,22 @@ void prepare_rows(const Plan& plan, const BackwardTensors& tensors, const Backwa
 /// Stands in for the shape of a second pass, where the first one makes sums.
 struct NoRows {};
 
+/// Compiles the kernels for the problem's change of scores, where it needs that.
+template <class Columns, class RoomyColumns, class Rows, class RoomyRows>
+void prepare_kernels(const Problem& problem, void* stream) {
+  if (!compiles_change(problem)) return;
+  if (takes_roomy<ColumnMemory<RoomyColumns>>(problem))
+    column_kernel_of<RoomyColumns>(problem, stream);
+  else
+    column_kernel_of<Columns>(problem, stream);
+  if constexpr (!std::is_same_v<Rows, NoRows>) {
+    if (takes_roomy<QueryGradientMemory<RoomyRows>>(problem))
+      row_kernel_of<RoomyRows>(problem, stream);
+    else
+      row_kernel_of<Rows>(problem, stream);
+  }
+}
+
 /// The launches of a backward. Roomy…: shapes for devices with enough shared memory for them. They have the same tiles,
 /// and the same order of sums.
 template <class Columns, class RoomyColumns, class Rows, class RoomyRows>
@@ -171,6 +221,9 @@ struct BackwardSteps {
   }
   static std::optional<SmallTiles> small_tiles() { return {}; }
 
+  static void prepare(const Problem& problem, void* stream) {
+    prepare_kernels<Columns, RoomyColumns, Rows, RoomyRows>(problem, stream);
+  }
   static void launch(const Plan& plan, const BackwardTensors& tensors, const BackwardWorkspace& workspace,
                      const KernelExecution& execution) {
     prepare_rows<Columns, kSums>(plan, tensors, workspace, execution);
@@ -204,6 +257,9 @@ class ChoosingSteps {
   std::vector<MapRequest> maps() const { return tiles_.maps(); }
   std::optional<SmallTiles> small_tiles() const { return tiles_.small_tiles(); }
 
+  static void prepare(const Problem& problem, void* stream) {
+    prepare_kernels<Columns, RoomyColumns, NoRows, NoRows>(problem, stream);
+  }
   void launch(const Plan& plan, const BackwardTensors& tensors, const BackwardWorkspace& workspace,
               const KernelExecution& execution) const {
     prepare_rows<Columns, true>(plan, tensors, workspace, execution);
@@ -221,9 +277,10 @@ class ChoosingSteps {
 
 template <class Columns>
 KernelInfo column_info(const Architecture& architecture, MaskForm form, const std::string& tiles) {
-  const Features features = Columns::kForm.short_rows ? Features()
-                            : kHasOneKernel<Columns>  ? kOneKernelFeatures
-                                                      : kInstanceFeatures;
+  const Features features =
+      Columns::kForm.short_rows
+          ? Features()
+          : Features{Feature::any_change} | (kHasOneKernel<Columns> ? kOneKernelFeatures : kInstanceFeatures);
   return backward_info<Columns>(architecture, form, {Columns::kHeadDim, Columns::kHeadDim}, tiles, features);
 }
 

@@ -11,6 +11,7 @@
 #include "cuda/sm80/backward/key_words.cuh"
 #include "cuda/sm80/backward/query_sums.cuh"
 #include "cuda/sm80/common/own_bias.cuh"
+#include "cuda/sm80/common/score_change.cuh"
 
 namespace flashmask::cuda::sm80 {
 
@@ -32,7 +33,8 @@ class ColumnBlock {
   // Whether copies of rows are issued between products, where registers suffice for their addresses.
   static constexpr bool kSpreads = Shape::kStages == 2 && Shape::kHeadDim < 256;
   // Whether dropout's decisions are found behind changes of scores, which take the registers they would lie in.
-  static constexpr bool kDrawsLate = Drops<Shape> && ChangesScores<Shape> && Shape::kHeadDim == 128 && !Shape::kDelayed;
+  static constexpr bool kDrawsLate =
+      Drops<Shape> && (ChangesScores<Shape> || Changes<Shape>)&&Shape::kHeadDim == 128 && !Shape::kDelayed;
   // A part's rows are computed in so many times; unrolled, the code of several would take much of a loop.
   static constexpr int kTimes = Shape::kOwnRows / Shape::kScoreRows,
                        kUnrolledTimes = Shape::kHeadDim <= 32 ? 1 : kTimes;
@@ -234,12 +236,18 @@ class ColumnBlock {
       };
       multiply_keys(s, shared_.k, queries(i), row, ask);
       if constexpr (ChangesScores<Shape>) change(s, now, i, row);
-      if (now.masked()) hide(s, mask.masked_scores(arguments_.mask, now.tile, part_row(i) + row));
       TransposedRowNumbers<kEights> lse_log2, dots;
-      lse_log2.load(shared_.lse_log2[stage] + row);
-      exponentiate(s, arguments_.score.scale_log2, lse_log2);
-      if constexpr (kDrawsLate) find_dropped(dropped, now, part_row(i) + row);
-      pack<T>(p, s);
+      if constexpr (Changes<Shape>) {
+        lse_log2.load(shared_.lse_log2[stage] + row);
+        weigh(s, p, mask, lse_log2, now, part_row(i) + row);
+        if constexpr (kDrawsLate) find_dropped(dropped, now, part_row(i) + row);
+      } else {
+        if (now.masked()) hide(s, mask.masked_scores(arguments_.mask, now.tile, part_row(i) + row));
+        lse_log2.load(shared_.lse_log2[stage] + row);
+        exponentiate(s, arguments_.score.scale_log2, lse_log2);
+        if constexpr (kDrawsLate) find_dropped(dropped, now, part_row(i) + row);
+        pack<T>(p, s);
+      }
       if constexpr (Drops<Shape>) drop(p, dropped);
       if constexpr (ChangesScores<Shape>)
         follow_changes(s, arguments_.score, lse_log2, place_of(now, part_row(i) + row));
@@ -299,6 +307,24 @@ class ColumnBlock {
       }
     }
     change_scores(s, arguments_.score, place_of(step, part_row(i) + row));
+  }
+
+  /// Turns products, from a row of the step's tile on, into probabilities times slopes, and packs the probabilities.
+  template <class Mask>
+  __device__ __forceinline__ void weigh(Scores& s, Packed& p, const Mask& mask,
+                                        const TransposedRowNumbers<kEights>& lse_log2, const TileStep& step,
+                                        int row) const {
+    using Words = FragmentWords<kUnits, Shape::kScoreRows>;
+    const TransposedPlace place = place_of(step, row);
+    const auto change = change_at<typename Shape::Change>(arguments_.change, place);
+    const ChangeWeights weights{change, place, arguments_.score, lse_log2};
+    const auto keep = [&](int unit, int eight, int pair, float first, float second) {
+      p[eight / 2][unit][eight % 2 * 2 + pair] = pack<T>(first, second);
+    };
+    if (step.masked())
+      weigh_changed<true, Words>(s, mask.masked_scores(arguments_.mask, step.tile, row).words, weights, keep);
+    else
+      weigh_changed<false, Words>(s, Words().words, weights, keep);
   }
 
   /// Returns where the warp's scores lie from a row of the step's tile on.

@@ -6,6 +6,7 @@
 #include "cuda/common/sections.h"
 #include "cuda/instructions/shared_tile.cuh"
 #include "cuda/sm80/common/tile_steps.cuh"
+#include "cuda/views/change.h"
 #include "cuda/views/rows.h"
 #include "cuda/views/scores.h"
 #include "cuda/views/tensors.h"
@@ -26,6 +27,7 @@ struct ColumnArguments {
   TileMapView map;    // by columns of tiles
   TileChoice choice;  // empty where there is one launch
   MaskView mask;
+  ChangeOperands change = {};  // for kernels that are compiled with a change
 };
 
 /// How a block divides its work among its warps.

@@ -9,7 +9,9 @@
 #include "cuda/scores/changes.h"
 #include "cuda/scores/dropout.cuh"
 #include "cuda/scores/tile_scores.cuh"
+#include "cuda/sm80/common/score_change.cuh"
 #include "cuda/sm80/common/tile_steps.cuh"
+#include "cuda/views/change.h"
 #include "cuda/views/rows.h"
 #include "cuda/views/tensors.h"
 
@@ -20,6 +22,7 @@ struct QueryGradientArguments : RowArguments {
   OutputRows grad_q;
   BackwardStatistics statistics;
   int head_dim;
+  ChangeOperands change;  // for kernels that are compiled with a change
 };
 
 /// kUnits: a warp takes 16 · kUnits rows. kSharers warps take the same rows, and each 64 / kSharers columns of a tile,
@@ -191,10 +194,15 @@ class QueryGradientBlock {
       if constexpr (ChangesScores<Shape>) fetch_changes<kUnits, kEights>(arguments_.score, place);
       multiply_by_keys(s, shared_.q, keys(i), column, ask);
       if constexpr (ChangesScores<Shape>) change_scores(s, arguments_.score, place);
-      if (now.masked()) hide_masked(s, i % Shape::kStages, column);
       RowNumbers<kUnits> lse_log2, dots;
-      lse_log2.load(shared_.lse_log2 + own_row());
-      exponentiate(s, arguments_.score.scale_log2, lse_log2);
+      if constexpr (Changes<Shape>) {
+        lse_log2.load(shared_.lse_log2 + own_row());
+        weigh(s, lse_log2, place, now.masked(), i % Shape::kStages, column);
+      } else {
+        if (now.masked()) hide(s, masked_scores(i % Shape::kStages, column));
+        lse_log2.load(shared_.lse_log2 + own_row());
+        exponentiate(s, arguments_.score.scale_log2, lse_log2);
+      }
       if constexpr (ChangesScores<Shape>) follow_changes(s, arguments_.score, lse_log2, place);
       copies = copies_of(arguments_.v, values(i + 1), next);
       multiply_by_keys(grad, shared_.grad_o, values(i), column, ask);
@@ -215,13 +223,26 @@ class QueryGradientBlock {
     commit_copies();
   }
 
-  __device__ __forceinline__ void hide_masked(Scores& s, int stage, int column) const {
-    FragmentWords<kUnits, Shape::kScoreColumns> masked;
+  using Words = FragmentWords<kUnits, Shape::kScoreColumns>;
+  __device__ __forceinline__ Words masked_scores(int stage, int column) const {
+    Words masked;
     if (arguments_.mask.intervals[0] != nullptr)
       words_from_intervals(masked, shared_.mask[stage], first_row() + own_row(), column);
     else
       words_from_cells(masked, shared_.mask[stage], own_row(), column);
-    hide(s, masked);
+    return masked;
+  }
+
+  /// Turns products into probabilities times slopes.
+  __device__ __forceinline__ void weigh(Scores& s, const RowNumbers<kUnits>& lse_log2, const PlaceByRows& place,
+                                        bool masked, int stage, int column) const {
+    const auto change = change_at<typename Shape::Change>(arguments_.change, place);
+    const ChangeWeights weights{change, place, arguments_.score, lse_log2};
+    const auto keep = [](int, int, int, float, float) {};
+    if (masked)
+      weigh_changed<true, Words>(s, masked_scores(stage, column).words, weights, keep);
+    else
+      weigh_changed<false, Words>(s, Words().words, weights, keep);
   }
 
   /// Computes s = rows keysᵀ for the warp's rows: scores from q and k, or gradients of probabilities from the gradient

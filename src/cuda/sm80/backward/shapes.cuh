@@ -115,5 +115,15 @@ struct Changing<Dropping<sm80::ColumnShape<T, kHeadDim, Of>>> : Dropping<sm80::C
   static constexpr bool kScoreChanges = true;
   static constexpr int kScoreRows = Of::kForm.units == 2 && kHeadDim <= 128 ? 16 : Of::kForm.score_rows;
 };
+template <class T, int kHeadDim, class Of, class Change_>
+struct Changed<sm80::ColumnShape<T, kHeadDim, Of>, Change_> : sm80::ColumnShape<T, kHeadDim, Of> {
+  using Change = Change_;
+  static constexpr int kScoreRows = Changing<sm80::ColumnShape<T, kHeadDim, Of>>::kScoreRows;
+};
+template <class T, int kHeadDim, class Of, class Change_>
+struct Changed<Dropping<sm80::ColumnShape<T, kHeadDim, Of>>, Change_> : Dropping<sm80::ColumnShape<T, kHeadDim, Of>> {
+  using Change = Change_;
+  static constexpr int kScoreRows = Changing<Dropping<sm80::ColumnShape<T, kHeadDim, Of>>>::kScoreRows;
+};
 
 }  // namespace flashmask::cuda

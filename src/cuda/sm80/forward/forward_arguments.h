@@ -3,19 +3,10 @@
 
 #include "cuda/common/tensor_views.h"
 #include "cuda/common/views.h"
-#include "cuda/views/tensors.h"
+#include "cuda/sm80/forward/forward_shape.cuh"
 #include "flashmask/attention.h"
 
 namespace flashmask::cuda::sm80 {
-
-struct ForwardArguments : RowArguments {
-  TensorRows q, k, v;
-  void* o;
-  float* lse;
-  std::int64_t o_batch, o_row, o_head, lse_batch, lse_head;  // strides in elements
-  int value_dim;
-  MaxScoresView max_scores;  // for kernels that keep them
-};
 
 inline ForwardArguments forward_arguments(const RowArguments& rows, const ForwardTensors& tensors) {
   return {rows,
@@ -30,7 +21,8 @@ inline ForwardArguments forward_arguments(const RowArguments& rows, const Forwar
           tensors.lse.strides[0],
           tensors.lse.strides[1],
           static_cast<int>(tensors.v.shape[3]),
-          max_scores_view(tensors.max_scores)};
+          max_scores_view(tensors.max_scores),
+          {}};
 }
 
 }  // namespace flashmask::cuda::sm80

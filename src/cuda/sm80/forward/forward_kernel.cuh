@@ -11,6 +11,7 @@
 #include "cuda/scores/largest_scores.cuh"
 #include "cuda/scores/running_softmax.cuh"
 #include "cuda/scores/tile_scores.cuh"
+#include "cuda/sm80/common/score_change.cuh"
 #include "cuda/sm80/forward/forward_shape.cuh"
 
 namespace flashmask::cuda::sm80 {
@@ -286,6 +287,9 @@ class ForwardWarp {
     add_scores<1, kPanels>(s, keys, next);
     commit_copies();
     if constexpr (ChangesScores<Shape>) change(s, i);
+    if constexpr (Changes<Shape>)
+      change_tile<typename Shape::Change>(s, arguments_.change, arguments_.score.scale,
+                                          place_of(shared_.steps[i].tile));
     if constexpr (kMasked) {
       if (!masked.hide_nothing()) hide(s, masked);
     }

@@ -7,9 +7,11 @@
 #include "cuda/common/forward_entry.h"
 #include "cuda/common/instances.h"
 #include "cuda/common/launch.cuh"
+#include "cuda/compile/compiled_kernel.h"
 #include "cuda/runtime/device.h"
 #include "cuda/sm80/architecture.h"
 #include "cuda/sm80/forward/forward.h"
+#include "cuda/sm80/forward/forward_arguments.h"
 #include "cuda/sm80/forward/forward_kernel.cuh"
 #include "cuda/sm80/tangents/tangents.h"
 #include "plan/plan_choice.h"
@@ -21,11 +23,23 @@ namespace flashmask::cuda::sm80 {
 template <class Shape_, bool kHasInstances = !Shape_::kShort>
 struct ForwardCode {
   using Shape = Shape_;
-  static constexpr Features kFeatures = !kHasInstances         ? Features()
-                                        : kHasOneKernel<Shape> ? kOneKernelFeatures
-                                        : Shape::kTakesBias    ? kInstanceFeatures
-                                                               : kWithoutTensors;
+  static constexpr Features kFeatures = !kHasInstances
+                                            ? Features()
+                                            : Features{Feature::any_change} | (kHasOneKernel<Shape> ? kOneKernelFeatures
+                                                                               : Shape::kTakesBias  ? kInstanceFeatures
+                                                                                                    : kWithoutTensors);
   using Memory = ForwardMemory<Shape>;
+  /// Returns the kernel that is compiled for the problem's change of scores.
+  static auto compiled(const Problem& problem, bool max_scores, void* stream) {
+    const auto of = [&](auto name) {
+      using Kernel = Changed<typename decltype(name)::Shape, Change>;
+      return compiled_kernel<Kernel, ForwardArguments>("#include \"cuda/sm80/forward/forward_kernel.cuh\"\n",
+                                                       "flashmask::cuda::sm80::forward_kernel", problem, stream);
+    };
+    if (has_dropout(problem)) return of(ShapeName<Maximizing<Dropping<Shape>>>());
+    return max_scores ? of(ShapeName<Maximizing<Shape>>()) : of(ShapeName<Shape>());
+  }
+
   /// max_scores: whether the call wants them. The kernel that drops probabilities writes them too where a call asks.
   static auto kernel([[maybe_unused]] const Problem& problem, bool max_scores) {
     if constexpr (kHasOneKernel<Shape>) {
@@ -53,6 +67,10 @@ struct ForwardCodeWithRoomy : ForwardCode<Shape_> {
   }
 };
 
+/// Whether kernels of `Code` are compiled for changes of scores.
+template <class Code>
+inline constexpr bool kCompiles = Code::kFeatures.has(Feature::any_change);
+
 /// Launches a kernel of `Code`. next_item: nullptr, or a counter for blocks that take several items.
 template <class Code>
 void launch_forward(const Plan& plan, const ForwardTensors& tensors, const KernelExecution& execution,
@@ -68,15 +86,21 @@ void launch_forward(const Plan& plan, const ForwardTensors& tensors, const Kerne
   rows.section_heads = heads_in_section(plan.problem(), static_cast<std::int64_t>(facts.cache_bytes / 10 * 3));
   rows.choice = choice;
   if (rows.items == 0) return;
-  const auto kernel = Code::kernel(plan.problem(), tensors.max_scores.present());
+  auto kernel = Code::kernel(plan.problem(), tensors.max_scores.present());
+  ForwardArguments arguments = forward_arguments(rows, tensors);
+  if constexpr (kCompiles<Code>) {
+    if (compiles_change(plan.problem())) {
+      kernel = Code::compiled(plan.problem(), tensors.max_scores.present(), execution.stream);
+      arguments.change = compile::change_operands(plan.problem(), tensors.alibi, tensors.bias);
+    }
+  }
   const int blocks = next_item == nullptr ? rows.items : std::min(rows.items, facts.multiprocessors * Shape::kBlocks);
   const auto launch_with = [&]<class Memory>(std::type_identity<Memory>) {
     divide_memory<Memory>("forward", kernel, Shape::kBlocks, plan.problem());
-    launch<Memory>("forward", kernel, blocks, Shape::kThreads, static_cast<cudaStream_t>(execution.stream),
-                   forward_arguments(rows, tensors));
+    launch<Memory>("forward", kernel, blocks, Shape::kThreads, static_cast<cudaStream_t>(execution.stream), arguments);
   };
   if constexpr (kStagesBias<Changing<Shape>> && kHasOneKernel<Shape>) {
-    if (comes_in_units<typename Shape::Element>(rows.score.bias))
+    if (!compiles_change(plan.problem()) && comes_in_units<typename Shape::Element>(rows.score.bias))
       return launch_with(std::type_identity<BiasedForwardMemory<Changing<Shape>>>());
   }
   launch_with(std::type_identity<typename Code::Memory>());
@@ -94,6 +118,11 @@ struct ForwardLauncher {
   static constexpr std::size_t room() { return shared_of_blocks(sizeof(typename Code::Memory), Shape::kBlocks); }
   static DeviceNeeds needs(const Architecture& architecture) {
     return {architecture.capability, false, sizeof(typename Code::Memory), Shape::kBlocks};
+  }
+  static void prepare(const Problem& problem, void* stream) {
+    if constexpr (kCompiles<Code>) {
+      if (compiles_change(problem)) Code::compiled(problem, false, stream);
+    }
   }
   static void launch(const Plan& plan, const ForwardTensors& tensors, const KernelExecution& execution,
                      const DeviceMap& map, int* next_item, const TileChoice& choice) {

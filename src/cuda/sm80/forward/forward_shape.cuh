@@ -8,9 +8,21 @@
 #include "cuda/scores/dropout.cuh"
 #include "cuda/sm80/common/own_bias.cuh"
 #include "cuda/sm80/common/tile_steps.cuh"
-#include "cuda/sm80/forward/forward_arguments.h"
+#include "cuda/views/change.h"
+#include "cuda/views/rows.h"
+#include "cuda/views/tensors.h"
 
 namespace flashmask::cuda::sm80 {
+
+struct ForwardArguments : RowArguments {
+  TensorRows q, k, v;
+  void* o;
+  float* lse;
+  std::int64_t o_batch, o_row, o_head, lse_batch, lse_head;  // strides in elements
+  int value_dim;
+  MaxScoresView max_scores;  // for kernels that keep them
+  ChangeOperands change;     // for kernels that are compiled with a change
+};
 
 /// Where Q of a row tile is while keys are streamed. shared: in a buffer of its own. registers: in registers, read from
 /// such a buffer once. staged: in registers, read from the ring before keys arrive there, where there is no room for a

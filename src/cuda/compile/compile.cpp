@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cuda/compile/compile.h"
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdio>
+#include <cstdlib>
+#include <mutex>
+#include <string_view>
+#include <thread>
+
+#include "cuda/compile/checksum.h"
+#include "cuda/compile/sources.h"
+
+namespace flashmask::cuda::compile {
+namespace {
+
+std::uint64_t checksum_of_sources() {
+  std::uint64_t sum = checksum("");
+  for (const Source& source : sources()) sum = checksum(source.text, checksum(source.name, sum));
+  return sum;
+}
+
+/// Everything that a kernel's code depends on.
+std::string key_of(const Job& job, const std::string& version) {
+  static const std::uint64_t of_sources = checksum_of_sources();
+  return version + "\n" + std::to_string(of_sources) + "\n" + job.architecture + "\n" + job.kernel + "\n" + job.text;
+}
+
+/// Says that a kernel is being compiled, once that has taken a second.
+class Notice {
+ public:
+  Notice() {
+    const char* const log = std::getenv("FLASHMASK_LOG");
+    if (log == nullptr || std::string_view(log) != "off") waiting_ = std::thread([this] { wait(); });
+  }
+  ~Notice() {
+    {
+      const std::lock_guard lock(mutex_);
+      ended_ = true;
+    }
+    changed_.notify_one();
+    if (waiting_.joinable()) waiting_.join();
+  }
+  Notice(const Notice&) = delete;
+  Notice& operator=(const Notice&) = delete;
+
+ private:
+  void wait() {
+    std::unique_lock lock(mutex_);
+    if (!changed_.wait_for(lock, std::chrono::seconds(1), [this] { return ended_; }))
+      std::fputs("flashmask: compiling a kernel for this change of scores, which takes seconds once\n", stderr);
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool ended_ = false;
+  std::thread waiting_;
+};
+
+}  // namespace
+
+Code code_of(const Job& job, const Cache& cache) {
+  const Nvrtc& compiler = nvrtc();
+  return code_of(job, cache, compiler.version(), [&](const Job& of) { return compiler.compile(of); });
+}
+
+Code code_of(const Job& job, const Cache& cache, const std::string& version,
+             const std::function<Code(const Job&)>& compile) {
+  const std::string key = key_of(job, version);
+  if (const std::optional<Code> found = cache.find(key)) return *found;
+  const Cache::Lock lock(cache, key);
+  if (const std::optional<Code> found = cache.find(key)) return *found;
+  const Notice notice;
+  const Code made = compile(job);
+  cache.put(key, made);
+  return made;
+}
+
+}  // namespace flashmask::cuda::compile
