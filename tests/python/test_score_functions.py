@@ -110,6 +110,31 @@ def test_dropout_sinks_layouts_and_scale_come_along():
     assert torch.equal(*kept) and not torch.equal(kept[0], flashmask.attention(q, k, v, MASK, score=change))
 
 
+@pytest.mark.parametrize("text", ["log(abs(score))", "where(lt(score, 0), -inf, sqrt(max(score, 0.01)))"])
+@pytest.mark.parametrize("mask", [None, MASK], ids=["full", "causal"])
+def test_what_is_infinite_past_the_last_token_or_hidden_changes_nothing(text, mask):
+    """A tile's rows past the end have scores of 0, where these functions or their slopes are infinite."""
+    found = []
+    for dtype in (torch.float32, torch.float64):
+        qkv = tensors(dtype)
+        o = flashmask.attention(*qkv, mask, score=scores.function(text))
+        found.append([o, *torch.autograd.grad(o.square().sum(), qkv)])
+    exact = flashmask.attention(*(each.detach().double() for each in tensors()), mask, score=scores.function(text))
+    torch.testing.assert_close(found[0][0].double(), exact, rtol=1e-4, atol=1e-4)
+    for a, b in zip(*found, strict=True):
+        torch.testing.assert_close(a.double(), b, rtol=1e-2, atol=1e-2)
+
+
+def test_operands_that_the_mask_hides_may_be_nan():
+    qkv, values = tensors(), torch.randn(ROWS, COLUMNS)
+    poisoned = values.masked_fill(torch.arange(COLUMNS) > torch.arange(ROWS)[:, None] + COLUMNS - ROWS, torch.nan)
+    found = []
+    for operand in (values, poisoned):
+        o = flashmask.attention(*qkv, MASK, score=scores.function("mul(score, at(0, q, k))", operand))
+        found.append([o, *torch.autograd.grad(o.square().sum(), qkv)])
+    assert all(map(torch.equal, *found))
+
+
 def test_a_plan_serves_a_function():
     q, k, v = tensors()
     change = scores.function("mul(score, at(0, h))", SLOPES)
