@@ -76,8 +76,10 @@ Problem problem_of(const Call& call, const Frame& frame) {
 
 void read_mask_and_options(Call& call, Frame& frame) {
   call.options.deterministic = frame.flag("deterministic");
+  call.options.invariant = frame.flag("invariant");
   call.mask_name = {frame.integer("mask_name_high"), frame.integer("mask_name_low")};
   if (frame.flag("has_mask")) call.mask = mask_of(frame.next_operand(), call.problem, frame.flag("causal"));
+  call.mask.most_documents = frame.integer("most_documents");
 }
 
 }  // namespace
@@ -166,7 +168,9 @@ BackwardTensors backward_tensors(const Call& call, Frame& frame) {
   tensors.q = call.q;
   tensors.k = call.k;
   tensors.v = call.v;
-  tensors.sinks = call.sinks;
+  const bool differentiates_sinks = frame.flag("has_grad_sinks");
+  // For the other gradients only the reference needs the sinks, as it computes o anew.
+  if (differentiates_sinks || call.double_precision) tensors.sinks = call.sinks;
   tensors.alibi = call.alibi;
   tensors.bias = call.bias;
   tensors.o = call.next_operand(frame);
@@ -176,7 +180,7 @@ BackwardTensors backward_tensors(const Call& call, Frame& frame) {
   tensors.grad_q = call.next_result(frame);
   tensors.grad_k = call.next_result(frame);
   tensors.grad_v = call.next_result(frame);
-  if (call.sinks.present()) tensors.grad_sinks = contiguous_view(frame.next_result(), call.device);
+  if (differentiates_sinks) tensors.grad_sinks = contiguous_view(frame.next_result(), call.device);
   if (frame.flag("has_grad_bias")) tensors.grad_bias = contiguous_view(frame.next_result(), call.device);
   return tensors;
 }

@@ -22,8 +22,9 @@ struct MaskOperand {
   MaskKind kind = MaskKind::none;
   std::span<const std::byte> bytes = {};
   MaskShape shape = {};
-  int vectors = 0;      ///< row indices only
-  bool causal = false;  ///< row indices only
+  int vectors = 0;                  ///< row indices only
+  bool causal = false;              ///< row indices only
+  std::int64_t most_documents = 0;  ///< row indices only; as DeviceRowIndices says, 0: not known
 
   std::span<const std::int32_t> row_indices() const;
   std::span<const std::uint8_t> bits() const;

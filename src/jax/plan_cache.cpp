@@ -22,6 +22,7 @@ PlanKey::Numbers PlanKey::numbers_of(const Call& call, void* stream) {
           std::bit_cast<std::int64_t>(problem.softmax_scale()),
           std::bit_cast<std::int64_t>(problem.dropout),
           static_cast<std::int64_t>(call.options.deterministic),
+          static_cast<std::int64_t>(call.options.invariant),
           static_cast<std::int64_t>(call.mask.kind),
           call.mask.shape.batch,
           call.mask.shape.heads,

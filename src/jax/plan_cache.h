@@ -22,7 +22,7 @@ inline constexpr std::int64_t kAttention = 0, kLinearAttention = 1;
 /// What a plan is made from: the numbers of a call, and the contents of its mask on a CPU, or on a GPU the mask's name
 /// and the stream that the plan is made on.
 struct PlanKey {
-  using Numbers = std::array<std::int64_t, 21>;
+  using Numbers = std::array<std::int64_t, 22>;
 
   static PlanKey on_cpu(const Call& call) { return {numbers_of(call, nullptr), call.problem.change, call.mask.bytes}; }
   static PlanKey on_gpu(const Call& call, void* stream) { return {numbers_of(call, stream), call.problem.change, {}}; }

@@ -3,6 +3,7 @@
 
 #include "flashmask/error.h"
 #include "mask/formula/formula.h"
+#include "plan/copy_to_host.h"
 #include "plan/device_plan.h"
 #include "plan/gather.h"
 #include "plan/merge.h"
@@ -39,6 +40,7 @@ void find_ranges_on_gpu(const Formula&, std::int32_t*, std::int32_t*, void*, Dev
 std::uint64_t stream_capture(Device, void*) { refuse(); }
 
 std::shared_ptr<void> device_memory(Device, void*, std::size_t) { refuse(); }
+std::vector<std::byte> copy_to_host(Device, void*, std::span<const std::byte>) { refuse(); }
 
 void merge_on_gpu(const MergeTensors& tensors, const MergeExtent&, void*) { refuse_tensors("merge", tensors.o.device); }
 

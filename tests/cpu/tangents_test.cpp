@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -14,6 +13,7 @@
 #include "flashmask/reorder.h"
 #include "kernels.h"
 #include "kit/corpus.h"
+#include "kit/heads.h"
 #include "kit/tangent_call.h"
 
 namespace flashmask {
@@ -32,40 +32,6 @@ struct Tangents : check::TangentCall {
   }
 };
 
-struct Heads {
-  std::int64_t batch, query_heads, kv_heads, mask_heads, head_dim, value_dim;
-  double dropout = 0;
-  check::Sinks sinks = check::Sinks::none;
-  const char* change = "";
-};
-/// Masks take these in turn.
-constexpr std::array<Heads, 10> kHeads{
-    {{1, 2, 1, 1, 64, 64},
-     {2, 3, 1, 3, 80, 48, 0.1, check::Sinks::of_heads},
-     {1, 4, 2, 2, 17, 33, 0, check::Sinks::of_rows},
-     {1, 1, 1, 1, 128, 128},
-     {1, 2, 2, 2, 256, 200},
-     {2, 4, 2, 1, 64, 64, 0.2, check::Sinks::none, "softcap(2)"},
-     {1, 2, 1, 1, 72, 40, 0, check::Sinks::of_heads, "alibi | softcap(4) | multiply(-0.5)"},
-     {1, 2, 2, 1, 40, 64, 0, check::Sinks::none, "softcap(3) | bias"},
-     {2, 3, 1, 1, 48, 32, 0, check::Sinks::none, "distance"},
-     {2, 2, 1, 1, 7, 3, 0, check::Sinks::narrow_of_heads, "multiply(0.5) | softcap(2) | multiply(1.5)"}}};
-
-Problem problem_of(const Heads& heads, const Mask& mask, DType dtype) {
-  Problem p;
-  p.batch = heads.batch;
-  p.query_length = mask.shape().rows;
-  p.key_length = mask.shape().columns;
-  p.query_heads = heads.query_heads;
-  p.kv_heads = heads.kv_heads;
-  p.head_dim = heads.head_dim;
-  p.value_dim = heads.value_dim;
-  p.dropout = heads.dropout;
-  p.change = ScoreChange::parse(heads.change);
-  p.dtype = dtype;
-  return p;
-}
-
 class TangentsOfTheCorpus : public testing::TestWithParam<DType> {};
 
 TEST_P(TangentsOfTheCorpus, AreThoseOfTheReference) {
@@ -74,9 +40,10 @@ TEST_P(TangentsOfTheCorpus, AreThoseOfTheReference) {
     std::size_t sizes = test::small_tests() ? 1 : 3;
     for (const corpus::Size& size : corpus::awkward_sizes()) {
       if (++turn % 2 == 0 || !entry.accepts(size) || sizes-- == 0) continue;
-      const Heads& heads = kHeads[turn % kHeads.size()];
+      const check::Heads& heads = check::kHeads[turn % check::kHeads.size()];
       const Mask mask = entry.build({size.rows, size.columns, heads.mask_heads});
-      const Problem p = problem_of(heads, mask, GetParam());
+      Problem p = check::problem_of(heads, mask.shape());
+      p.dtype = GetParam();
       Tangents tangents(p, heads.sinks);
       const reference::Tangents expected = tangents.expected(mask, kDropoutState);
       for (const test::Level& level : test::levels()) {
@@ -149,7 +116,7 @@ std::string refusal(const Plan& plan, const TangentTensors& tensors, const Execu
 
 TEST(TangentsAreRefused, WhereTensorsDoNotFit) {
   const Mask mask = masks::causal(64, 64);
-  const Problem p = problem_of({1, 2, 1, 1, 16, 8}, mask, DType::f32);
+  const Problem p = check::problem_of({1, 2, 1, 1, 16, 8}, mask.shape());
   const Plan planned = plan(mask, p);
   const Tangents tangents(p);
   TangentTensors given = tangents.views();
@@ -166,7 +133,7 @@ TEST(TangentsAreRefused, ByPlansThatMoveTokens) {
   const auto place = [](std::int64_t token) { return token * 37 % 256; };
   const Mask mask = from_predicate(
       {1, 1, 256, 256}, [=](auto, auto, auto row, auto column) { return std::abs(place(row) - place(column)) < 5; });
-  const Problem p = problem_of({1, 1, 1, 1, 16, 16}, mask, DType::f32);
+  const Problem p = check::problem_of({1, 1, 1, 1, 16, 16}, mask.shape());
   const Plan planned = plan(mask, p, {.reorder = true});
   ASSERT_TRUE(planned.reordering()->gained);
   EXPECT_EQ(refusal(planned, Tangents(p).views()),
@@ -175,7 +142,7 @@ TEST(TangentsAreRefused, ByPlansThatMoveTokens) {
 
 TEST(TangentsInGivenMemory, NeedWhatTheyAreSaidToNeed) {
   const Mask mask = masks::causal(200, 200);
-  const Problem p = problem_of({1, 2, 1, 1, 64, 64}, mask, DType::f32);
+  const Problem p = check::problem_of({1, 2, 1, 1, 64, 64}, mask.shape());
   const Plan planned = plan(mask, p);
   std::vector<std::byte> memory(tangents_workspace_bytes(planned, 1));
   Tangents given(p), own(p);

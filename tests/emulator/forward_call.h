@@ -56,6 +56,7 @@ struct How {
   Visit visit = Visit::active;
   std::span<const std::int32_t> place = {};  // of dropout
   int blocks = 0;                            // that take items until there are none left; 0: one an item
+  TensorView bias = {};                      // in place of the tensors' own
 };
 
 /// Prepares a call of a kernel of row tiles in the host's memory, and calls body(row arguments, tensors, mask).
@@ -67,6 +68,7 @@ void with_rows(const Mask& mask, const Problem& problem, AttentionTensors& tenso
                     static_cast<int>(problem.query_heads));
   ForwardTensors given = tensors.forward();
   if (KeepsMaxScores<Shape>) given.max_scores = tensors.max_scores.view();
+  if (how.bias.present()) given.bias.values = how.bias;
   body(emulator::row_arguments(problem, host_mask, map,
                                emulator::score_arguments(problem, how.place, given.sinks, given.alibi, given.bias)),
        given, host_mask);

@@ -71,8 +71,13 @@ void run_columns(Of& call, const Case& with) {
                     grad_o = make_tensor_map("grad_o", tensors.grad_o, Shape::kRows),
                     o_quarters = make_tensor_map("o", tensors.o, Shape::kRows / 4),
                     grad_o_quarters = make_tensor_map("grad_o", tensors.grad_o, Shape::kRows / 4);
-  emulator::run({.threads = Shape::kThreads, .shared_bytes = sizeof(ColumnMemory<Shape>), .copies = with.copies},
-                [&] { column_kernel<Shape>(q, k, v, grad_o, o_quarters, grad_o_quarters, arguments); });
+  const BiasMap bias = make_bias_map("bias", problem, tensors.bias);
+  emulator::run({.threads = Shape::kThreads, .shared_bytes = sizeof(ColumnMemory<Shape>), .copies = with.copies}, [&] {
+    if constexpr (CopiesBias<Shape>)
+      biased_column_kernel<Shape>(q, k, v, grad_o, o_quarters, grad_o_quarters, arguments, bias);
+    else
+      column_kernel<Shape>(q, k, v, grad_o, o_quarters, grad_o_quarters, arguments);
+  });
 }
 
 template <class Shape, class Of>
@@ -152,16 +157,34 @@ TEST(EmulatedHopperBackward, DropsAndChangesScores) {
   with.change = scores::alibi();
   expect.operator()<Biasing<Columns64<A, intervals>>, Biasing<Columns128<A, intervals>>>("alibi");
   with.change = scores::bias();
-  expect.operator()<Adding<Columns128<A, intervals>>>("bias");
+  expect.operator()<AddingColumns<Columns128<A, intervals>>>("bias");
   for (const std::vector<std::int64_t>& shape :
        {std::vector<std::int64_t>{2, 2, 150, 206}, std::vector<std::int64_t>{1, 2, 1, 206}}) {
     Case in_pairs{"bias, two keys at a time", masks::sliding_window(150, 206, 90)};
     in_pairs.change = scores::bias();
     in_pairs.bias_shape = shape;
-    expect_right_by_sums<Adding<Columns128<A, intervals>>>(in_pairs);
+    expect_right_by_sums<AddingColumns<Columns128<A, intervals>>>(in_pairs);
   }
   with.change = scores::distance();
-  expect.operator()<Adding<Columns64<A, intervals>>, Adding<Columns128<A, intervals>>>("distances");
+  expect.operator()<AddingColumns<Columns64<A, intervals>>, AddingColumns<Columns128<A, intervals>>>("distances");
+}
+
+/// Rows and keys that are no multiple of a tile, whole and partial tiles, and tiles of which a group sees nothing.
+TEST(EmulatedHopperBackward, CopiesPanelsOfABias) {
+  using Shape = AddingColumns<Columns128<A, intervals>>;
+  const auto expect = [](Case with, const std::vector<std::int64_t>& shape) {
+    with.change = scores::bias();
+    with.bias_shape = shape;
+    Call<A, 128> call(with, 3);
+    ASSERT_TRUE(make_bias_map("bias", call.problem, call.tensors.backward().bias).exists);
+    run_columns<Shape>(call, with);
+    call.expect_accurate(with.name);
+  };
+  for (const std::int64_t batch : {1, 2})
+    for (const std::int64_t heads : {1, 2})
+      expect({"a window", masks::sliding_window(150, 328, 90), intervals, Copies::late}, {batch, heads, 150, 328});
+  expect({"full", masks::full(200, 136), intervals, Copies::early, Visit::active, 2, 1}, {1, 2, 200, 136});
+  expect({"every tile", masks::causal(140, 200), intervals, Copies::either, Visit::all}, {1, 2, 140, 200});
 }
 
 template <class T, MaskForm kForm>

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <tuple>
 #include <vector>
 
 #include "emulator/forward_call.h"
@@ -36,12 +38,13 @@ void attend(const Mask& mask, const Problem& problem, AttentionTensors& tensors,
                       v = make_tensor_map("v", given.v, Shape::kColumns),
                       o = make_tensor_map("o", given.o, Shape::kRows / Shape::kConsumerWarps),
                       o_row = make_tensor_map("o", given.o, 1);
+    const BiasMap bias = make_bias_map("bias", problem, given.bias);
     const emulator::Launch launch{.blocks = static_cast<unsigned>(how.blocks != 0 ? how.blocks : 2),
                                   .threads = Shape::kThreads,
                                   .shared_bytes = sizeof(RowMemory<Shape>),
                                   .copies = how.copies};
     emulator::run(launch, [&] {
-      run_roles<ForwardConsumer<Shape>, Shape>(arguments, {&q, &k, &v, nullptr, &o, &o_row});
+      run_roles<ForwardConsumer<Shape>, Shape>(arguments, {&q, &k, &v, nullptr, &o, &o_row, &bias});
     });
   });
 }
@@ -181,6 +184,125 @@ TEST(EmulatedHopperForward, DropsAndChangesScores) {
   expect_right_with_instances<ForwardInstance64>(masks::causal(150, 203));
   expect_right_with_instances<ForwardInstance128>(masks::sliding_window(150, 203, 90));
   expect_right_with_instances<ForwardInstance256>(masks::full(150, 203));
+}
+
+template <template <template <class> class, class, MaskForm> class Of>
+using AddingForward = Of<Adding, __nv_bfloat16, MaskForm::intervals>;
+
+/// Values of which some hide scores and some rows see nothing by them.
+float some_bias(std::int64_t number, std::int64_t keys) {
+  if (number / keys % 50 == 7 || number % 13 == 0) return -INFINITY;
+  if (number % 17 == 0) return -1e30F;
+  return static_cast<float>(number * 37 % 64) / 32 - 1;
+}
+
+/// A problem of two batch entries and two query heads with a bias of this shape.
+template <class Shape>
+AttentionTensors biased(Problem& problem, const std::vector<std::int64_t>& shape) {
+  problem = problem_for<Shape>({static_cast<int>(shape[2]), static_cast<int>(shape[3]), 2, 1, 2});
+  problem.change = scores::bias();
+  AttentionTensors tensors(problem, 7);
+  tensors.bias.emplace(problem.dtype, shape);
+  for (std::int64_t i = 0; i < tensors.bias->size(); ++i) tensors.bias->set(i, some_bias(i, shape[3]));
+  return tensors;
+}
+
+bool copies_bias(const Problem& problem, const TensorView& bias) {
+  return make_bias_map("bias", problem, {bias, 0}).exists;
+}
+
+/// Rows and keys that are no multiple of a tile, whole and partial tiles.
+template <class Shape>
+void expect_right_with_panels(const std::vector<std::int64_t>& shape, const Mask& mask) {
+  Problem problem;
+  AttentionTensors tensors = biased<Shape>(problem, shape);
+  ASSERT_TRUE(copies_bias(problem, tensors.bias->view()));
+  attend<Shape>(mask, problem, tensors, {.copies = Copies::early});
+  expect_accurate(mask, problem, tensors);
+  const std::vector<double> expected = results(tensors);
+  attend<Shape>(mask, problem, tensors, {.copies = Copies::late, .blocks = 3});
+  EXPECT_EQ(results(tensors), expected);
+}
+
+TEST(EmulatedHopperForward, CopiesPanelsOfABias) {
+  using Of128 = AddingForward<ForwardInstance128>;
+  using Of256 = AddingForward<ForwardInstance256>;
+  const Mask window = masks::sliding_window(150, 328, 90);
+  for (const std::int64_t batch : {1, 2})
+    for (const std::int64_t heads : {1, 2}) expect_right_with_panels<Of128>({batch, heads, 150, 328}, window);
+  expect_right_with_panels<Of256>({1, 2, 150, 328}, window);
+  for (const std::int64_t rows : {1, 150}) {
+    expect_right_with_panels<Of128>({1, 1, rows, 264}, masks::full(rows, 264));
+    expect_right_with_panels<Of256>({2, 2, rows, 264}, masks::full(rows, 264));
+  }
+}
+
+/// Puts a tensor's values into memory where rows lie `pitch` numbers apart, from number `start` on.
+TensorView with_pitch(check::HostTensor& memory, const check::HostTensor& from, std::int64_t pitch,
+                      std::int64_t start) {
+  const std::int64_t rows = from.shape(2), keys = from.shape(3), all = from.size() / keys;
+  for (std::int64_t i = 0; i < from.size(); ++i) memory.set(start + i / keys * pitch + i % keys, from.at(i));
+  EXPECT_LE(start + all * pitch, memory.size());
+  TensorView view = from.view();
+  view.data = static_cast<std::uint16_t*>(memory.view().data) + start;
+  view.strides = {from.shape(1) * rows * pitch, rows * pitch, pitch, 1};
+  return view;
+}
+
+TEST(EmulatedHopperForward, FindsTheSameBitsHoweverABiasLies) {
+  using Shape = AddingForward<ForwardInstance128>;
+  Problem problem;
+  AttentionTensors tensors = biased<Shape>(problem, {1, 2, 150, 203});
+  const Mask mask = masks::sliding_window(150, 203, 90);
+  ASSERT_FALSE(copies_bias(problem, tensors.bias->view())) << "rows are 406 bytes apart";
+  attend<Shape>(mask, problem, tensors, {});
+  expect_accurate(mask, problem, tensors);
+  const std::vector<double> expected = results(tensors);
+  check::HostTensor memory(problem.dtype, {2, 150, 1, 224});
+  for (const auto& [pitch, start, copied] :
+       {std::tuple{208, 0, true}, {216, 24, true}, {208, 4, false}, {204, 0, false}}) {
+    const TensorView view = with_pitch(memory, *tensors.bias, pitch, start);
+    ASSERT_EQ(copies_bias(problem, view), copied) << pitch << " " << start;
+    attend<Shape>(mask, problem, tensors, {.bias = view});
+    EXPECT_EQ(results(tensors), expected) << pitch << " " << start;
+  }
+}
+
+TEST(EmulatedHopperForward, CopiesOnlyWhatTheCopyEngineReads) {
+  using Shape = AddingForward<ForwardInstance128>;
+  Problem problem;
+  const AttentionTensors tensors = biased<Shape>(problem, {2, 2, 16, 64});
+  TensorView view = tensors.bias->view();
+  EXPECT_TRUE(copies_bias(problem, view));
+  view.strides[0] = view.strides[1] = 0;
+  const BiasMap shared = make_bias_map("bias", problem, {view, 0});
+  EXPECT_TRUE(shared.exists && shared.of_batch == 0 && shared.of_head == 0);
+  view.strides[2] = 0;
+  EXPECT_FALSE(copies_bias(problem, view)) << "rows share their values";
+  view = tensors.bias->view();
+  view.strides[2] = -64;
+  EXPECT_FALSE(copies_bias(problem, view)) << "rows lie backwards";
+  view.strides[2] = 68;
+  EXPECT_FALSE(copies_bias(problem, view)) << "rows are 136 bytes apart";
+  view = tensors.bias->view();
+  view.dtype = DType::f32;
+  EXPECT_FALSE(copies_bias(problem, view));
+  problem.change = scores::distance();
+  EXPECT_FALSE(copies_bias(problem, tensors.bias->view()));
+}
+
+/// A late bias that is far larger than the scores that the maxima settled on.
+TEST(EmulatedHopperForward, AddsABiasAgainWhereATileIsRepeated) {
+  using Shape = AddingForward<ForwardInstance128>;
+  Problem problem;
+  AttentionTensors tensors = biased<Shape>(problem, {1, 2, 130, 1504});
+  for (std::int64_t row = 0; row < 2 * 130; ++row)
+    for (const std::int64_t key : {1101, 1303}) tensors.bias->set(row * 1504 + key, static_cast<float>(40 + row % 7));
+  const Mask mask = masks::full(130, 1504);
+  for (const Copies copies : {Copies::early, Copies::late}) {
+    attend<Shape>(mask, problem, tensors, {.copies = copies});
+    expect_accurate(mask, problem, tensors);
+  }
 }
 
 }  // namespace

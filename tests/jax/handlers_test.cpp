@@ -13,7 +13,7 @@
 
 extern "C" {
 XLA_FFI_Handler flashmask_jax_forward_cpu, flashmask_jax_backward_cpu, flashmask_jax_forward_cuda,
-    flashmask_jax_instantiate_cuda, flashmask_jax_refuse_rocm;
+    flashmask_jax_instantiate_cuda, flashmask_jax_linear_instantiate_cuda, flashmask_jax_refuse_rocm;
 }
 
 namespace flashmask::jax {
@@ -33,7 +33,7 @@ struct Forward {
     call.result(XLA_FFI_DataType_F32, lse.data(), {1, 1, kTokens});
     for (const char* name : {"deterministic", "distance_origin", "dtype", "has_alibi_slopes", "has_bias",
                              "has_dropout_words", "has_key_positions", "has_plan", "has_query_positions", "has_sinks",
-                             "heads_first", "mask_name_high", "mask_name_low"})
+                             "heads_first", "invariant", "mask_name_high", "mask_name_low", "most_documents"})
       call.integers[name] = 0;
     call.integers["causal"] = call.integers["has_mask"] = 1;
     call.numbers = {{"scale", 0.5}, {"dropout", 0.0}};
@@ -124,15 +124,37 @@ TEST(Handlers, SayWhatIsWrong) {
 TEST(Handlers, RefuseFloat32WhenTheyAreCompiledForAGpu) {
   XLA_FFI_ExecutionContext context;
   FakeCall call(context);
+  for (const char* name : {"has_mask", "invariant", "mask_name_high", "mask_name_low", "most_documents"})
+    call.integers[name] = 0;
   for (const std::int64_t dtype : {1, 2}) {
     call.integers["dtype"] = dtype;
     EXPECT_EQ(call.run(flashmask_jax_instantiate_cuda), "");
+    EXPECT_EQ(call.run(flashmask_jax_linear_instantiate_cuda), "");
   }
   call.integers["dtype"] = 0;
-  EXPECT_NE(call.run(flashmask_jax_instantiate_cuda).find("q, k and v are float32"), std::string::npos);
+  for (auto* const handler : {flashmask_jax_instantiate_cuda, flashmask_jax_linear_instantiate_cuda})
+    EXPECT_NE(call.run(handler).find("q, k and v are float32"), std::string::npos);
   EXPECT_EQ(call.error_code, XLA_FFI_Error_Code_UNIMPLEMENTED);
   EXPECT_EQ(Forward().call.run(flashmask_jax_forward_cuda), "jax: there is no device");
   EXPECT_NE(call.run(flashmask_jax_refuse_rocm).find("the program is compiled for AMD's GPUs"), std::string::npos);
+}
+
+TEST(Handlers, RefuseDocumentsThatAGpuCannotCount) {
+  XLA_FFI_ExecutionContext context;
+  FakeCall call(context);
+  call.integers = {{"dtype", 1},          {"has_mask", 1},      {"invariant", 1},
+                   {"mask_name_high", 0}, {"mask_name_low", 0}, {"most_documents", 0}};
+  EXPECT_NE(call.run(flashmask_jax_instantiate_cuda).find("invariant=True came beside a mask that is traced"),
+            std::string::npos);
+  EXPECT_EQ(call.error_code, XLA_FFI_Error_Code_UNIMPLEMENTED);
+  // What makes it serve: another option, no mask, a mask that is a constant, a number of documents.
+  for (const auto& [name, value] :
+       {std::pair{"invariant", 0}, {"has_mask", 0}, {"mask_name_low", 7}, {"most_documents", 3}}) {
+    FakeCall served(context);
+    served.integers = call.integers;
+    served.integers[name] = value;
+    EXPECT_EQ(served.run(flashmask_jax_instantiate_cuda), "") << name;
+  }
 }
 
 /// A key whose mask is one number.

@@ -36,6 +36,7 @@ def attention(
     layout: Literal["bshd", "bhsd"] = "bshd",
     return_lse: bool = False,
     deterministic: bool = False,
+    invariant: bool = False,
     plan: Plan | None = None,
     sinks: Any = None,
     dropout: float = 0.0,
@@ -61,6 +62,9 @@ def attention(
         layout: "bshd" as above, or "bhsd": q, k, v and o are (batch, heads, sequence, head dim).
         return_lse: return (o, lse) rather than o.
         deterministic: make gradients bitwise the same in every run; on a CPU they always are.
+        invariant: give every document the bits that it has alone: o, lse and the gradients of q, k and v, whatever it
+            is packed with. Not with gradients of sinks or of a bias; on a GPU not with dropout, ALiBi or a bias, and
+            traced row indices need `most_documents` there.
         plan: from flashmask.jax.plan(), instead of a mask; it must have been made for these shapes.
         sinks: logits that take probability from the keys and have no value: exp(sink) is added to the sum that every
             row is divided by. [query heads], or [batch, query heads, query length] with or without a last dimension of
@@ -92,17 +96,19 @@ def attention(
     elif mask is not None:
         raise ValueError("mask and plan are both given; pass one of them")
     else:
-        check_plan(plan).check_fits(problem, deterministic)
+        check_plan(plan).check_fits(problem, deterministic, invariant)
         operand, memory = plan.mask, plan.memory
     options = Options(
         causal=operand.causal,
         scale=check_scale("scale", scale),
         dropout=problem.dropout,
         deterministic=boolean("deterministic", deterministic),
+        invariant=boolean("invariant", invariant),
         heads_first=heads_first and problem.dtype != "float64",
         mask_name=operand.name,
         change=score.text,
         distance_origin=score.origin,
+        most_documents=operand.most_documents if invariant else 0,
     )
     words = _words(key) if problem.dropout else None
     sinks = None if sinks is None else _sinks(sinks, problem)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
@@ -37,7 +38,9 @@ def from_cu_seqlens(
     * and fewer than `window` tokens before it, or on either side of it if not `causal`: `window` keys with itself. A
       prefix does not reach further back than the window.
 
-    The result is [1, 1, tokens, n], n = 1 for causal documents without a prefix, else 2.
+    The result is [1, 1, tokens, n], n = 1 for causal documents without a prefix, else 2. Inside jit, where the number
+    of ends is a part of the program, it says `most_documents`; outside it says None, so that jit compiles one program
+    for any number of documents.
     """
     ends = _integers("cu_seqlens", cu_seqlens, (1,))
     if ends.shape[0] < 1:
@@ -50,10 +53,12 @@ def from_cu_seqlens(
     document = jnp.searchsorted(ends[1:], jnp.arange(tokens, dtype=ends.dtype), side="right")
     bounds = jnp.concatenate([ends, ends[-1:]])  # the document behind the last is padding
     packing = _Documents(bounds[document][None], bounds[document + 1][None], (document == documents)[None])
-    if not _is_array(prefix):
-        return _row_indices(packing, causal, window, prefix)
-    lengths = _prefixes(prefix, ((documents,),))
-    return _row_indices(packing, causal, window, jnp.append(lengths, 0)[document][None])
+    if _is_array(prefix):
+        prefix = jnp.append(_prefixes(prefix, ((documents,),)), 0)[document][None]
+    indices = _row_indices(packing, causal, window, prefix)
+    if not isinstance(indices.startend_row_indices, jax.core.Tracer):
+        return indices
+    return replace(indices, most_documents=documents + 1)  # and the padding behind them
 
 
 def from_segment_ids(

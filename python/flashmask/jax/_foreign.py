@@ -22,10 +22,11 @@ _OPTIONAL = ("mask", "sinks", "alibi_slopes", "query_positions", "key_positions"
 
 def register() -> None:
     """Tells XLA where the handlers are."""
-    on_cuda = jax.ffi.pycapsule(library.flashmask_jax_instantiate_cuda)
     on_rocm = jax.ffi.pycapsule(library.flashmask_jax_refuse_rocm)
     for name in ("forward", "backward", "plan", "linear_forward", "linear_backward"):
         of_cpu, of_cuda = (getattr(library, f"flashmask_jax_{name}_{platform}") for platform in ("cpu", "cuda"))
+        kind = "linear_" * name.startswith("linear_")
+        on_cuda = jax.ffi.pycapsule(getattr(library, f"flashmask_jax_{kind}instantiate_cuda"))
         register = functools.partial(jax.ffi.register_ffi_target, f"flashmask_{name}")
         register({"execute": jax.ffi.pycapsule(of_cpu)}, platform="cpu")
         register({"instantiate": on_cuda, "execute": jax.ffi.pycapsule(of_cuda)}, platform="CUDA")
@@ -71,9 +72,9 @@ def _foreign(site: Site, *arrays: Any) -> tuple[Any, ...]:
     integers = {
         "dtype": DTYPES.index(str(given["q"].dtype)),
         "has_dropout_words": "words" in given,
-        "has_grad_bias": site.bias_gradient,
     }
     integers |= {f"has_{name}": name in given for name in _OPTIONAL}
+    integers |= {f"has_grad_{name}": name in site.wanted for name in ("sinks", "bias")}
     return tuple(call(*arrays, **_attributes(options, integers)))
 
 
@@ -84,8 +85,10 @@ def _attributes(options: Options, integers: dict[str, int]) -> dict[str, Any]:
         "deterministic": options.deterministic,
         "distance_origin": options.distance_origin,
         "heads_first": options.heads_first,
+        "invariant": options.invariant,
         "mask_name_high": options.mask_name[0],
         "mask_name_low": options.mask_name[1],
+        "most_documents": options.most_documents,
     }
     others = {
         "scale": np.float64(options.scale),

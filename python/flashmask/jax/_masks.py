@@ -27,6 +27,8 @@ class Operand(NamedTuple):
     array: Any = None
     causal: bool = False
     name: tuple[int, int] = (0, 0)
+    most_documents: int = 0
+    """As RowIndices says; 0: not known."""
 
 
 def mask_operand(mask: Any, problem: Problem) -> Operand:
@@ -37,7 +39,7 @@ def mask_operand(mask: Any, problem: Problem) -> Operand:
         batch, heads, columns, _ = mask.startend_row_indices.shape
         rows = columns if mask.rows is None else mask.rows
         check_mask("mask", MaskShape(batch, heads, rows, columns), problem)
-        return Operand(mask.startend_row_indices, mask.causal)
+        return Operand(mask.startend_row_indices, mask.causal, most_documents=mask.most_documents or 0)
     if isinstance(mask, _rows.RowIndices):
         raise TypeError(
             "mask is a flashmask.RowIndices, which holds a torch tensor; expected flashmask.jax.RowIndices: "

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable
 from typing import Any
 
 import jax
@@ -29,10 +30,10 @@ def _library(site: Site, *arrays: Any) -> tuple[Any, ...]:
 _compiled = once("attention", _library)
 
 
-def _call(options: Options, backward: bool, bias_gradient: bool, arrays: dict[str, Any]) -> dict[str, Any]:
+def _call(options: Options, arrays: dict[str, Any], backward: bool, wanted: Iterable[str] = ()) -> dict[str, Any]:
     """Returns the results by the names of what they look like."""
     given = {name: array for name, array in arrays.items() if array is not None}
-    site = Site(options, backward, tuple(given), bias_gradient)
+    site = Site(options, backward, tuple(given), tuple(wanted))
     return dict(zip(site.results, _compiled(site, *given.values()), strict=True))
 
 
@@ -43,26 +44,37 @@ def attend(options: Options, *operands: Any) -> tuple[Any, Any]:
 
 
 def _attend(options: Options, *operands: Any) -> tuple[Any, Any]:
-    results = _call(options, False, False, dict(zip(NAMES, operands, strict=True)))
+    results = _call(options, dict(zip(NAMES, operands, strict=True)), backward=False)
     return results["o"], results["lse"]
 
 
 def _forward(options: Options, *given: Any) -> tuple[tuple[Any, Any], tuple[Any, ...]]:
-    named = dict(zip(NAMES, given, strict=True))
-    for name in _BIAS[:3]:
-        if named[name] is not None and named[name].perturbed:
-            raise NotImplementedError(
-                f"flashmask.jax.attention: a gradient of {name} was asked for, and it has none; pass "
-                f"jax.lax.stop_gradient({name}), or the bias as a tensor"
-            )
-    wants_bias = named["bias"] is not None and named["bias"].perturbed
+    perturbed = [name for name, each in zip(NAMES, given, strict=True) if each is not None and each.perturbed]
+    for name in perturbed:
+        _check_differentiable(name, options.invariant)
+    # Keys of a dict are a part of what a pytree is, where a string or a boolean cannot be a leaf.
+    wanted = {name: () for name in ("sinks", "bias") if name in perturbed}
     operands = tuple(None if each is None else each.value for each in given)
     o, lse = _attend(options, *operands)
-    return (o, lse), (() if wants_bias else None, *operands, o, lse)  # saved are pytrees, which have no booleans
+    return (o, lse), (wanted, *operands, o, lse)
+
+
+def _check_differentiable(name: str, invariant: bool) -> None:
+    """Refuses the gradient of an operand that has none."""
+    if name in _BIAS[:3]:
+        raise NotImplementedError(
+            f"flashmask.jax.attention: a gradient of {name} was asked for, and it has none; pass "
+            f"jax.lax.stop_gradient({name}), or the bias as a tensor"
+        )
+    if invariant and name in ("sinks", "bias"):
+        raise NotImplementedError(
+            f"flashmask.jax.attention: a gradient of {name} was asked for beside invariant=True, and it is a sum over "
+            f"the whole call, which no document has alone; pass jax.lax.stop_gradient({name}), or leave invariant out"
+        )
 
 
 def _backward(options: Options, saved: tuple[Any, ...], gradients: tuple[Any, Any]) -> tuple[Any, ...]:
-    wants_bias, *operands, o, lse = saved
+    wanted, *operands, o, lse = saved
     grad_o, grad_lse = gradients
     if isinstance(grad_o, SymbolicZero):
         grad_o = jnp.zeros_like(o)
@@ -70,7 +82,7 @@ def _backward(options: Options, saved: tuple[Any, ...], gradients: tuple[Any, An
         grad_lse = None
     named = dict(zip(NAMES, operands, strict=True))
     named |= {"o": o, "lse": lse, "grad_o": grad_o, "grad_lse": grad_lse}
-    found = _call(options, True, wants_bias is not None, named)
+    found = _call(options, named, backward=True, wanted=sorted(wanted, key=NAMES.index))
     return tuple(found.get(name) for name in NAMES)
 
 

@@ -34,26 +34,28 @@ class Plan:
     problem: Problem
     """Shapes, dtype, dropout and change of scores of the calls that the plan is for."""
     deterministic: bool
+    invariant: bool
 
     def tree_flatten(self) -> tuple[tuple[Any, Any], tuple[Any, ...]]:
         """Returns the arrays, and what is known while tracing."""
-        return (self.mask.array, self.memory), (self.mask._replace(array=None), self.problem, self.deterministic)
+        known = self.mask._replace(array=None), self.problem, self.deterministic, self.invariant
+        return (self.mask.array, self.memory), known
 
     @classmethod
     def tree_unflatten(cls, known: tuple[Any, ...], arrays: tuple[Any, Any]) -> Plan:
         """Wraps, unchecked, whatever JAX puts in place of the arrays while it transforms a pytree."""
-        mask, problem, deterministic = known
-        return cls(mask._replace(array=arrays[0]), arrays[1], problem, deterministic)
+        mask, *others = known
+        return cls(mask._replace(array=arrays[0]), arrays[1], *others)
 
-    def check_fits(self, problem: Problem, deterministic: bool) -> None:
+    def check_fits(self, problem: Problem, deterministic: bool, invariant: bool) -> None:
         """Refuses a call that the plan was not made for."""
         for name, given, own in zip(problem._fields, problem, self.problem, strict=True):
             if given != own:
                 raise ValueError(f"plan was made for {name} = {own}, and the call has {given}; make one for it")
-        if deterministic != self.deterministic:
-            raise ValueError(
-                f"plan was made with deterministic={self.deterministic}, the call says {deterministic}; say the same"
-            )
+        for name, given in (("deterministic", deterministic), ("invariant", invariant)):
+            own = getattr(self, name)
+            if given != own:
+                raise ValueError(f"plan was made with {name}={own}, the call says {given}; say the same")
 
 
 def plan(
@@ -64,6 +66,7 @@ def plan(
     *,
     layout: Literal["bshd", "bhsd"] = "bshd",
     deterministic: bool = False,
+    invariant: bool = False,
     dropout: float = 0.0,
     score: ScoreChange | None = None,
 ) -> Plan:
@@ -80,7 +83,8 @@ def plan(
             jax.ShapeDtypeStruct.
         k: (batch, key length, kv heads, head dim).
         v: (batch, key length, kv heads, value dim); None: like k.
-        layout, deterministic, dropout, score: as the calls will have them; of score, only its steps are read.
+        layout, deterministic, invariant, dropout, score: as the calls will have them; of score, only its steps are
+            read.
 
     Raises:
         ValueError, TypeError: an argument is not as described, or mask, q, k and v do not fit each other.
@@ -92,15 +96,20 @@ def plan(
     problem = problem_of([q, k, k if v is None else v], heads_first, check_dropout("dropout", dropout), change)
     operand = mask_operand(mask, problem)
     options = Options(
-        operand.causal, 0.0, problem.dropout, boolean("deterministic", deterministic), change=problem.change
+        causal=operand.causal,
+        dropout=problem.dropout,
+        deterministic=boolean("deterministic", deterministic),
+        invariant=boolean("invariant", invariant),
+        change=problem.change,
+        most_documents=operand.most_documents if invariant else 0,
     )
     memory = None
     if jax.default_backend() == "gpu" and operand.name == Operand().name:
         padded = problem._replace(
             head_dim=-(-problem.head_dim // MULTIPLE) * MULTIPLE, value_dim=-(-problem.value_dim // MULTIPLE) * MULTIPLE
         )
-        memory = _memory(options, padded, operand.array, _bytes_on_gpu(operand, padded, deterministic))
-    return Plan(operand, memory, problem, deterministic)
+        memory = _memory(options, padded, operand.array, _bytes_on_gpu(operand, padded, options))
+    return Plan(operand, memory, problem, deterministic, invariant)
 
 
 def _memory(options: Options, problem: Problem, mask: Any, size: int) -> Any:
@@ -121,7 +130,7 @@ def check_plan(plan: object) -> Plan:
     return plan
 
 
-def _bytes_on_gpu(operand: Operand, problem: Problem, deterministic: bool) -> int:
+def _bytes_on_gpu(operand: Operand, problem: Problem, asked: Options) -> int:
     """The bytes of a plan on the first GPU."""
     batch, heads, *_, last = operand.array.shape
     is_bits = operand.array.dtype == "uint8"
@@ -131,9 +140,10 @@ def _bytes_on_gpu(operand: Operand, problem: Problem, deterministic: bool) -> in
         causal=int(operand.causal),
         shape=s.MaskShape(batch, heads, problem.query_length, problem.key_length),
         data=1,  # only its being there is looked at: the values are not read
+        most_documents=asked.most_documents,
     )
     size = ctypes.c_size_t()
-    options = PlanOptions(deterministic=int(deterministic)).struct()
+    options = PlanOptions(deterministic=int(asked.deterministic), invariant=int(asked.invariant)).struct()
     on_gpu = problem._replace(device="cuda:0").struct()
     call("device_mask_plan_bytes", *map(ctypes.byref, (given, on_gpu, options, size)))
     return size.value

@@ -26,6 +26,7 @@ class Options(NamedTuple):
     """0: 1 / sqrt(head dim)."""
     dropout: float = 0.0
     deterministic: bool = False
+    invariant: bool = False
     heads_first: bool = False
     mask_name: tuple[int, int] = (0, 0)
     """Names a mask whose contents are known while tracing, by a hash of them; zeros: they are not known."""
@@ -33,6 +34,8 @@ class Options(NamedTuple):
     """How scores are changed: ScoreChange.text."""
     distance_origin: int = 0
     """The entry of a table by distance that distance 0 gets; the operand `bias` is the table."""
+    most_documents: int = 0
+    """For an invariant call: as RowIndices says; 0: not known, or not a mask of row indices that are traced."""
 
 
 class Site(NamedTuple):
@@ -42,8 +45,8 @@ class Site(NamedTuple):
     backward: bool
     names: tuple[str, ...]
     """Some of operators.NAMES, in that order; and for a backward o, lse, grad_o, grad_lse."""
-    bias_gradient: bool = False
-    """For a backward: whether the gradient of the bias is wanted, which takes a pass of its own."""
+    wanted: tuple[str, ...] = ()
+    """For a backward: which of sinks and bias, in that order, a gradient is wanted of beside those of q, k and v."""
 
     @property
     def target(self) -> str:
@@ -55,8 +58,7 @@ class Site(NamedTuple):
         """The operands that the results look like."""
         if not self.backward:
             return "o", "lse"
-        sinks, bias = ("sinks",) * ("sinks" in self.names), ("bias",) * self.bias_gradient
-        return ("q", "k", "v", *sinks, *bias)
+        return ("q", "k", "v", *self.wanted)
 
     def given(self, arrays: Arrays) -> dict[str, Any]:
         """The operands by name."""

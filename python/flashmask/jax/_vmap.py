@@ -35,6 +35,8 @@ def with_vmap(site: Site, function: Callable[..., tuple[Any, ...]]) -> Callable[
                 merged.append(_fold_shared(array, count, is_mapped, batch))
             elif name == "alibi_slopes" and one.ndim == 1:
                 merged.append(jnp.repeat(array, batch, axis=0) if is_mapped else array)
+            elif name == "sinks" and one.ndim == 1 and not is_mapped and name not in site.wanted:
+                merged.append(array)
             elif name == "sinks" and one.ndim == 1:
                 of_each = array if is_mapped else _of_each(array, count)
                 of_rows = jnp.broadcast_to(of_each[:, None, :, None], (count, batch, heads, rows))

@@ -20,6 +20,12 @@ struct RowTile {
     batch = tile.head / arguments.query_heads;
     head = tile.head % arguments.query_heads;
   }
+  /// Counts batch entries ahead of heads instead, so that the entries of a head are taken side by side.
+  __device__ __forceinline__ void count_batch_first(const RowArguments& arguments) {
+    const int number = batch * arguments.query_heads + head;
+    head = number / arguments.batch;
+    batch = number % arguments.batch;
+  }
   static __device__ __forceinline__ RowTile none() {
     RowTile tile;
     tile.batch = -1;

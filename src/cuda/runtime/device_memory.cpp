@@ -6,6 +6,7 @@
 #include "cuda/runtime/device.h"
 #include "cuda/runtime/status.h"
 #include "flashmask/error.h"
+#include "plan/copy_to_host.h"
 #include "plan/device_plan.h"
 
 namespace flashmask {
@@ -23,6 +24,17 @@ std::shared_ptr<void> device_memory(Device device, void* stream, std::size_t byt
             } catch (const Error&) {
             }
           }};
+}
+
+std::vector<std::byte> copy_to_host(Device device, void* stream, std::span<const std::byte> bytes) {
+  if (bytes.empty()) return {};
+  const cuda::CurrentDevice current(device);
+  const auto on = static_cast<cudaStream_t>(stream);
+  std::vector<std::byte> copy(bytes.size());
+  cuda::check(cudaMemcpyAsync(copy.data(), bytes.data(), bytes.size(), cudaMemcpyDeviceToHost, on),
+              "copying to the host ", (std::to_string(bytes.size()) + " bytes").c_str());
+  cuda::check(cudaStreamSynchronize(on), "copying to the host");
+  return copy;
 }
 
 }  // namespace flashmask

@@ -39,6 +39,12 @@ concept KeepsMaxScores = requires {
 template <class Shape>
 inline constexpr bool kLocatesScores = Drops<Shape> || AddsBias<Shape>;
 
+/// Whether the copy engine brings a bias of each score to shared memory, panel by panel, where it can read it.
+template <class Shape>
+concept CopiesBias = AddsBias<Shape> && requires {
+  requires(Shape::kBiasSlots > 0);
+};
+
 /// Whether a tile's producer writes what biases scores beside the tile.
 template <class Shape>
 inline constexpr bool kWritesBiases = Biases<Shape> || AddsBias<Shape>;

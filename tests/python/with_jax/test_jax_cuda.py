@@ -2,6 +2,7 @@
 """flashmask.jax on a GPU: the bits of PyTorch's calls there, masks that change, plans and dropout. scripts/test-gpu."""
 
 import ctypes
+import functools
 
 import pytest
 
@@ -11,6 +12,14 @@ import numpy as np  # noqa: E402
 import torch  # noqa: E402
 from attention_oracle import softmax_attention  # noqa: E402
 from jax_cases import N, assert_same_bits, bias_of, inputs, results, results_under, sinks_of  # noqa: E402
+from jax_document_bits import (  # noqa: E402
+    both_ways,
+    documents_that_differ,
+    every_third,
+    given_to,
+    of_every_third,
+    under,
+)
 from mask_families import FAMILIES  # noqa: E402
 from torch_cases import as_torch, operand, our_torch, results_of_torch  # noqa: E402
 
@@ -86,6 +95,62 @@ def test_row_indices_may_change_between_runs_of_one_program():
         expected = results_of_torch(our_torch(mask, deterministic=True), arrays, device="cuda")
         for found in layers(*arrays, jnp.cumsum(jnp.array([0, *lengths]))):
             assert_same_bits(found, expected)
+
+
+PACK = [100, 257, 1, 500]
+
+
+@pytest.mark.parametrize("dim", [36, 128])
+def test_invariant_documents_have_the_bits_that_they_have_alone(dim):
+    tokens, mask = sum(PACK), masks.causal_document(PACK)
+    arrays = given_to(tokens, jnp.bfloat16, dim=dim)
+    on_the_grid = jax.jit(both_ways(under(mask, invariant=False, deterministic=True)))
+    assert documents_that_differ(on_the_grid(*arrays), arrays, PACK)
+    constant = jax.jit(both_ways(under(mask)))
+    for _ in range(2):  # made, then kept
+        assert documents_that_differ(constant(*arrays), arrays, PACK) == []
+    in_bits = jax.jit(both_ways(under(every_third(PACK))))(*arrays)
+    assert documents_that_differ(in_bits, arrays, PACK, of_every_third) == []
+
+    def of_ends(ends, *arrays):
+        mask = fm.from_cu_seqlens(ends, tokens)
+        plan = fm.plan(mask, *arrays[:3], invariant=True)
+        return both_ways(under(mask))(*arrays), both_ways(under(plan=plan))(*arrays)
+
+    packs = [PACK, PACK[::-1]]
+    ends = jnp.stack([jnp.cumsum(jnp.array([0, *pack])) for pack in packs])
+    run = jax.jit(of_ends)
+    one_by_one = [run(each, *arrays) for each in ends]
+    joined = jax.jit(jax.vmap(lambda ends: both_ways(under(fm.from_cu_seqlens(ends, tokens)))(*arrays)))(ends)
+    for i, pack in enumerate(packs):
+        for found in (*one_by_one[i], [x[i] for x in joined]):
+            assert documents_that_differ(found, arrays, pack) == []
+
+
+def test_invariant_calls_have_the_bits_of_torch():
+    mask, arrays = FAMILIES["causal_document"](), given()
+    expected = results_of_torch(our_torch(mask, invariant=True), arrays, device="cuda")
+    call = lambda *a: fm.attention(*a, mask, return_lse=True, invariant=True)  # noqa: E731
+    assert_same_bits(jax.jit(lambda *a: results(call, *a))(*arrays), expected)
+
+
+def test_invariant_calls_are_refused_where_documents_cannot_be_counted():
+    (q, k, v), mask = given(), FAMILIES["causal_document"]()
+    visible = jnp.asarray(mask.to_dense())
+    of_entries = masks.stack_batch([mask, masks.causal(N, N)])
+    attend = functools.partial(fm.attention, invariant=True)
+    mapped = jax.vmap(lambda q: attend(q, k, v, of_entries))
+    for call, given_arrays in (
+        (attend, (q, k, v, visible)),
+        (attend, (q, k, v, fm.from_segment_ids(jnp.zeros(N, int)))),
+        (mapped, (q[None],)),
+    ):
+        with pytest.raises(Exception, match="it must be known at most how many documents"):
+            jax.jit(call).lower(*given_arrays).compile()
+    with pytest.raises(ValueError, match="most_documents is 0"):
+        fm.plan(fm.from_segment_ids(jnp.zeros(N, int)), q, k, v, invariant=True)
+    with pytest.raises(Exception, match="invariant and a bias of scores were asked for together on cuda:0"):
+        attend(q, k, v, mask, alibi_slopes=jnp.ones(4)).block_until_ready()
 
 
 def test_dropout_is_that_of_the_seed_that_a_key_says():

@@ -63,7 +63,7 @@ def test_memory_of_a_plan_goes_where_its_mask_goes(monkeypatch, mesh):
     from flashmask.jax import _plan
 
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    monkeypatch.setattr(_plan, "_bytes_on_gpu", lambda operand, problem, deterministic: 640)
+    monkeypatch.setattr(_plan, "_bytes_on_gpu", lambda *_: 640)
     (q, k, v), indices = inputs(), packed()
     expected = results_under(indices, (q, k, v))
 

@@ -104,7 +104,8 @@ void run_columns(const Plan& plan, const BackwardTensors& tensors, const Backwar
                         make_tensor_map("backward: v", tensors.v, Shape::kColumns),
                         make_tensor_map("backward: grad_o", tensors.grad_o, Shape::kRows),
                         make_tensor_map("backward: o", tensors.o, Shape::kRows / 4),
-                        make_tensor_map("backward: grad_o", tensors.grad_o, Shape::kRows / 4)};
+                        make_tensor_map("backward: grad_o", tensors.grad_o, Shape::kRows / 4),
+                        make_bias_map("backward: bias", plan.problem(), tensors.bias)};
   const int tiles = std::max(arguments.columns.all_tiles(), arguments.rows.all_tiles());
   launch_columns<Shape>(arguments, maps, std::min(tiles, multiprocessors()),
                         static_cast<cudaStream_t>(execution.stream));
@@ -117,7 +118,7 @@ inline constexpr bool kHasAdding = Shape::kSums&& kIsCommon<Shape>;
 /// A shape and its instances.
 template <class Shape>
 using InstancesOf = std::conditional_t<
-    kHasAdding<Shape>, Instances<Shape, DroppingColumns<Shape>, Capping<Shape>, Biasing<Shape>, Adding<Shape>>,
+    kHasAdding<Shape>, Instances<Shape, DroppingColumns<Shape>, Capping<Shape>, Biasing<Shape>, AddingColumns<Shape>>,
     std::conditional_t<kIsCommon<Shape>, Instances<Shape, DroppingColumns<Shape>, Capping<Shape>, Biasing<Shape>>,
                        Instances<Shape, DroppingColumns<Shape>>>>;
 

@@ -3,6 +3,6 @@
 
 namespace flashmask::cuda::sm90 {
 
-FLASHMASK_COMMON_COLUMNS(Adding);
+FLASHMASK_COMMON_COLUMNS(AddingColumns);
 
 }  // namespace flashmask::cuda::sm90

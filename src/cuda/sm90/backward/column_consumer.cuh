@@ -32,11 +32,13 @@ class ColumnConsumer {
   using HalfPacked = std::uint32_t[kSteps / 2][4];
 
  public:
-  __device__ __forceinline__ ColumnConsumer(ColumnMemory<Shape>& shared, const ColumnArguments& arguments)
+  __device__ __forceinline__ ColumnConsumer(ColumnMemory<Shape>& shared, const ColumnArguments& arguments,
+                                            const BiasMap* bias = nullptr)
       : shared_(shared),
         arguments_(arguments),
         group_(__shfl_sync(~0U, threadIdx.x / 128 - 1, 0)),
-        mask_(shared.mask, arguments.mask, first_key()) {}
+        mask_(shared.mask, arguments.mask, first_key()),
+        bias_(bias) {}
 
   __device__ __forceinline__ void run() {
     for (;;) {
@@ -223,6 +225,12 @@ class ColumnConsumer {
       add_kept_tile(grad_q);
       multiply_tile<1 - kStage>(grad_q);
     }
+    if constexpr (CopiesBias<Shape>) {
+      if (bias_.exists()) {
+        barrier_wait(shared_.bias_full, phases_.of(StagePhases::kBias));
+        let_go_of_bias();
+      }
+    }
     const std::uint32_t zeros[kSteps][4] = {};
     share_scores<kStage>(zeros);
     // A stage may be released only when its copies have arrived.
@@ -338,7 +346,7 @@ class ColumnConsumer {
   /// Starts to fetch what change() reads for a stage's rows. Called ahead of their product.
   __device__ __forceinline__ void fetch_changes(const RowStep& step, int stage) const {
     if constexpr (AddsBias<Shape>) {
-      if (shares_entries(arguments_.bias)) return;
+      if (bias_.exists() || shares_entries(arguments_.bias)) return;
       BiasValues<1, Shape::kRows / 8, TransposedPlace>(arguments_.bias, place_of(step, stage)).prefetch();
     }
   }
@@ -382,7 +390,7 @@ class ColumnConsumer {
   }
 
   /// Biases the scores of a stage's rows, ahead of hiding.
-  __device__ __forceinline__ void change(float (&s)[kScores], int stage) const {
+  __device__ __forceinline__ void change(float (&s)[kScores], int stage) {
     if constexpr (Biases<Shape>) {
       const ColumnWork& work = shared_.work[work_.slot];
       const float origin = key_position(arguments_.alibi, work.batch, work.keys.first);
@@ -394,11 +402,24 @@ class ColumnConsumer {
             (key_position(arguments_.alibi, work.batch, work.keys.first + first_key() + lane() / 4 + 8 * key) - origin);
       bias_by_distance(as_unit(s), keys, shared_.marks[stage], shared_.slopes[stage]);
     }
+    if constexpr (CopiesBias<Shape>) {
+      if (bias_.exists()) return add_copied_bias(s);
+    }
     if constexpr (AddsBias<Shape>) {
       if (shares_entries(arguments_.bias)) return shared_.near[stage].add_to(as_unit(s), first_key() + lane() / 4);
       BiasParts<Shape::kRows / 8, TransposedPlace>(arguments_.bias, place_of(shared_.steps[stage], stage))
           .add_to(as_unit(s));
     }
+  }
+
+  __device__ __forceinline__ void add_copied_bias(float (&s)[kScores]) {
+    barrier_wait(shared_.bias_full, phases_.of(StagePhases::kBias));
+    add_panel_transposed<T>(s, shared_.bias[group_], first_key() % kPanel / 8, arguments_.bias.to_products);
+    let_go_of_bias();
+  }
+  __device__ __forceinline__ void let_go_of_bias() {
+    release(shared_.bias_empty);
+    phases_.flip(StagePhases::kBias);
   }
 
   __device__ __forceinline__ TransposedPlace place_of(const RowStep& step, int stage) const {
@@ -512,6 +533,7 @@ class ColumnConsumer {
   std::uint32_t tile_phase_ = 0;
   RingPosition<Shape::kStages> work_;
   StagePhases phases_;
+  [[no_unique_address]] CopiedBias<Shape> bias_;
 };
 
 }  // namespace flashmask::cuda::sm90

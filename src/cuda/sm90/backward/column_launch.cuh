@@ -8,8 +8,14 @@ namespace flashmask::cuda::sm90 {
 
 template <class Shape>
 void launch_columns(const ColumnArguments& arguments, const ColumnMaps& maps, int blocks, cudaStream_t stream) {
-  launch<ColumnMemory<Shape>>("backward: columns", column_kernel<Shape>, blocks, Shape::kThreads, stream, maps.q,
-                              maps.k, maps.v, maps.grad_o, maps.o_quarters, maps.grad_o_quarters, arguments);
+  const auto start = [&](auto* kernel, const auto&... more) {
+    launch<ColumnMemory<Shape>>("backward: columns", kernel, blocks, Shape::kThreads, stream, maps.q, maps.k, maps.v,
+                                maps.grad_o, maps.o_quarters, maps.grad_o_quarters, arguments, more...);
+  };
+  if constexpr (CopiesBias<Shape>)
+    start(biased_column_kernel<Shape>, maps.bias);
+  else
+    start(column_kernel<Shape>);
 }
 
 #define FLASHMASK_LAUNCH_COLUMNS(...) \

@@ -11,6 +11,7 @@
 #include "cuda/sm90/instructions/copy_rows.cuh"
 #include "cuda/sm90/instructions/ring.cuh"
 #include "cuda/sm90/instructions/shared_memory.cuh"
+#include "cuda/sm90/masks/bias_panels.cuh"
 #include "cuda/sm90/masks/bias_parts.cuh"
 #include "cuda/sm90/masks/column_mask.cuh"
 #include "cuda/sm90/masks/distance_marks.cuh"
@@ -19,9 +20,11 @@
 /// What the warps of the column kernel share: shared memory and its barriers, key tiles.
 namespace flashmask::cuda::sm90 {
 
-/// Prologue and epilogue copy a row tile in quarters: the prologue all four of o and its gradient at once, the epilogue
-/// kEpilogueQuarters of the sums at a time.
+/// Prologue and epilogue copy a row tile in quarters: the prologue kPrologueQuarters of o and its gradient at a time,
+/// all four unless a bias takes the room, the epilogue kEpilogueQuarters of the sums.
 constexpr int kQuarters = 4, kEpilogueQuarters = 2;
+template <class Shape>
+inline constexpr int kPrologueQuarters = CopiesBias<Shape> ? 2 : kQuarters;
 constexpr int kQuarterBytes = 64 * 32 * 4;
 
 __device__ __forceinline__ int Visits::place(int row_tile) const { return min(row_tile, row_tiles - 1); }
@@ -55,20 +58,23 @@ struct ColumnMemory {
   alignas(1024) std::uint8_t q[Shape::kStages][Shape::kRowBytes];
   alignas(1024) std::uint8_t grad_o[Shape::kGradientStages][Shape::kRowBytes];
   alignas(1024) std::uint8_t grad_s[Shape::kSums ? Shape::kStages : 0][Shape::kScoreBytes];
+  alignas(1024) std::uint8_t bias[CopiesBias<Shape> ? Shape::kGroups : 0][kBiasPanelBytes];  // of each group
   alignas(16) float lse_log2[Shape::kStages][Shape::kRows];
   alignas(16) float dot[Shape::kGradientStages][Shape::kRows];
   RowStep steps[Shape::kStages];
   typename MaskOf<Shape>::Memory mask;
-  alignas(Shape::kSums ? 1024 : 16) std::uint8_t prologue[Shape::kSums ? kQuarters : 0][kQuarterBytes];
+  alignas(Shape::kSums ? 1024 : 16) std::uint8_t prologue[Shape::kSums ? kPrologueQuarters<Shape> : 0][kQuarterBytes];
   alignas(Shape::kSums ? 128 : 16) std::uint8_t epilogue[Shape::kSums ? kEpilogueQuarters : 0][kQuarterBytes];
   alignas(Shape::kSums ? 128 : 16) uint4 zeros[Shape::kSums ? kQuarterBytes / 16 : 0];
   ColumnWork work[Shape::kStages];
   std::uint64_t k_full, k_empty, v_full, v_empty, work_full[Shape::kStages], work_empty[Shape::kStages];
   std::uint64_t work_done[Shape::kSums ? Shape::kStages : 0];  // consumers have added to the sums for the gradient of q
-  std::uint64_t prologue_full[Shape::kSums ? kQuarters : 0], epilogue_full[Shape::kSums ? kEpilogueQuarters : 0];
+  std::uint64_t prologue_full[Shape::kSums ? kPrologueQuarters<Shape> : 0],
+      epilogue_full[Shape::kSums ? kEpilogueQuarters : 0];
   std::uint64_t q_full[Shape::kStages], q_empty[Shape::kStages];
   std::uint64_t grad_o_full[Shape::kGradientStages], grad_o_empty[Shape::kGradientStages];
   std::uint64_t grad_s_full[Shape::kSums ? Shape::kStages : 0], grad_s_empty[Shape::kSums ? Shape::kStages : 0];
+  std::uint64_t bias_full[CopiesBias<Shape> ? 1 : 0], bias_empty[CopiesBias<Shape> ? 1 : 0];
   int heads[kLocatesScores<Shape> ? Shape::kStages : 0];  // the query head of the rows in each stage
   // For ALiBi: marks of the rows in each stage, and their head's slope.
   alignas(16) float marks[Biases<Shape> ? Shape::kStages : 0][Shape::kRows];
@@ -86,6 +92,8 @@ __device__ __forceinline__ bool has_reached(const int* counter, int count) {
 /// has a phase of its own.
 class StagePhases {
  public:
+  static constexpr int kBias = 8;  // names the phase of a bias's barriers: not of a stage, but one that has room here
+
   __device__ __forceinline__ std::uint32_t of(int stage) const { return phases_ >> stage & 1; }
   __device__ __forceinline__ void flip(int stage) { phases_ ^= 1U << stage; }
 
@@ -129,6 +137,10 @@ __device__ __forceinline__ void init_barriers(ColumnMemory<Shape>& shared) {
   for (int stage = 0; stage < Shape::kGradientStages; ++stage) {
     barrier_init(&shared.grad_o_full[stage], 1);
     barrier_init(&shared.grad_o_empty[stage], Shape::kConsumerWarps);
+  }
+  if constexpr (CopiesBias<Shape>) {
+    barrier_init(shared.bias_full, 1);
+    barrier_init(shared.bias_empty, Shape::kConsumerWarps);
   }
   if constexpr (Shape::kSums) {
     for (auto& full : shared.prologue_full) barrier_init(&full, 1);

@@ -17,8 +17,8 @@ class ColumnProducer {
  public:
   __device__ __forceinline__ ColumnProducer(ColumnMemory<Shape>& shared, const ColumnArguments& arguments,
                                             const CUtensorMap* q, const CUtensorMap* k, const CUtensorMap* v,
-                                            const CUtensorMap* grad_o)
-      : shared_(shared), arguments_(arguments), q_(q), k_(k), v_(v), grad_o_(grad_o) {}
+                                            const CUtensorMap* grad_o, const BiasMap* bias)
+      : shared_(shared), arguments_(arguments), q_(q), k_(k), v_(v), grad_o_(grad_o), bias_(bias) {}
 
   __device__ __forceinline__ void run() {
     const int items = arguments_.columns.all_tiles();
@@ -106,6 +106,7 @@ class ColumnProducer {
         if constexpr (Shape::kSums) await_ready(tile.section, row_tile);
         copy_queries(stage, tile, head, row_tile, list.list, masked || ragged ? 1 : 0);
         copy_gradients(stage % Shape::kGradientStages, tile.batch, head, row_tile);
+        if constexpr (CopiesBias<Shape>) copy_bias(tile, head, row_tile);
         if (first_step) {
           copy_keys(tile);
           if constexpr (Shape::kOfKeys) copy_values(tile);
@@ -232,6 +233,22 @@ class ColumnProducer {
     __syncwarp();
   }
 
+  /// Copies the values of a bias for a row tile, a panel for each group. They are read soon after the row tile before
+  /// has begun, so nothing that is copied later waits for this.
+  __device__ __forceinline__ void copy_bias(const ColumnWork& work, int head, int row_tile) {
+    if (!bias_.exists()) return;
+    barrier_wait(shared_.bias_empty, phases_.of(StagePhases::kBias) ^ 1);
+    phases_.flip(StagePhases::kBias);
+    if (lane() == 0) {
+      barrier_arrive_expecting(shared_.bias_full, sizeof(shared_.bias));
+#pragma unroll 1
+      for (int group = 0; group < Shape::kGroups; ++group)
+        bias_.copy_panel(shared_.bias[group], shared_.bias_full, work.batch, head, first_query(work.batch, row_tile),
+                         work.keys.first + group * kPanel);
+    }
+    __syncwarp();
+  }
+
   ColumnMemory<Shape>& shared_;
   const ColumnArguments& arguments_;
   const CUtensorMap *q_, *k_, *v_, *grad_o_;
@@ -241,6 +258,7 @@ class ColumnProducer {
   std::uint32_t gradient_phase_ = 0;
   float slope_, origin_;  // of the query head and of the key tile, for kernels that bias scores
   int ready_ = -1;        // the bundle of row tiles that was last seen to be ready
+  [[no_unique_address]] CopiedBias<Shape> bias_;
 };
 
 }  // namespace flashmask::cuda::sm90

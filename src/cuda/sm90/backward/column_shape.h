@@ -9,6 +9,7 @@
 
 #include "cuda/common/sections.h"
 #include "cuda/scores/changes.h"
+#include "cuda/sm90/masks/bias_map.h"
 #include "cuda/views/plan.h"
 #include "cuda/views/scores.h"
 #include "cuda/views/tensors.h"
@@ -125,9 +126,18 @@ struct WithDropout<ColumnShape<T, kForm, kHeadDim, kRows, true, true, kProducers
 template <class Shape>
 using DroppingColumns = typename WithDropout<Shape>::Type;
 
-/// What the copy engine reads, the last two in quarters of a row tile.
+/// The shape with the same tile for problems with a bias tensor. At 128 dims, where a value for each score is served,
+/// it has room for those of a tile.
+template <class Shape>
+struct AddingColumns : Adding<Shape> {
+  static constexpr int kBiasSlots = Shape::kHeadDim == 128 ? 1 : 0;
+  static_assert(kBiasSlots == 0 || Shape::kRows == kBiasPanelRows);
+};
+
+/// What the copy engine reads; o_quarters and grad_o_quarters in quarters of a row tile.
 struct ColumnMaps {
   CUtensorMap q, k, v, grad_o, o_quarters, grad_o_quarters;
+  BiasMap bias;
 };
 
 /// Launches a shape's kernel. Those of plain scores are compiled in backward.cu, the instances in column_dropping.cu,

@@ -14,6 +14,8 @@ class RowPrologue {
   using T = typename Shape::Element;
   static constexpr int kQuarterRows = Shape::kRows / kQuarters, kPanelBytes = kQuarterRows * kPanel * 2,
                        kTensorBytes = kQuarterRows * Shape::kHeadDim * 2;
+  static constexpr int kBuffers = kPrologueQuarters<Shape>;
+  static constexpr bool kHasAll = kBuffers == kQuarters;
   static constexpr int kLaneQuarters = 32 / kQuarterRows;              // this many quarters have 32 rows, one per lane
   static constexpr int kFoursAtOnce = Shape::kHeadDim == 128 ? 4 : 1;  // unrolled as far as no register spills
   static_assert(2 * kTensorBytes == kQuarterBytes && Shape::kTileSums * 4 == kQuarters * kQuarterBytes);
@@ -38,6 +40,7 @@ class RowPrologue {
   }
 
  private:
+  static __device__ __forceinline__ int buffer_of(int quarter) { return kHasAll ? quarter : quarter % kBuffers; }
   __device__ __forceinline__ bool is_tile(int tile) const { return tile < arguments_.rows.all_tiles(); }
   /// Row tiles of padding are only cleared: no key tile visits them. The gradient of a bias does.
   __device__ __forceinline__ bool exists(const SectionTile& row) const {
@@ -99,14 +102,14 @@ class RowPrologue {
   }
 
   __device__ __forceinline__ void copy_quarters(const SectionTile& row) const {
-    for (int quarter = 0; quarter < kQuarters; ++quarter) copy_quarter(row, quarter);
+    for (int quarter = 0; quarter < kBuffers; ++quarter) copy_quarter(row, quarter);
   }
 
   /// Copies a quarter of the tile's rows of o, then the same rows of its gradient.
   __device__ __forceinline__ void copy_quarter(const SectionTile& row, int quarter) const {
     if (lane_index() != 0) return;
-    std::uint64_t* full = &shared_.prologue_full[quarter];
-    std::uint8_t* to = shared_.prologue[quarter];
+    std::uint64_t* full = &shared_.prologue_full[buffer_of(quarter)];
+    std::uint8_t* to = shared_.prologue[buffer_of(quarter)];
     const int batch = row.head / arguments_.query_heads, head = row.head % arguments_.query_heads;
     const int first = row.tile * Shape::kRows + quarter * kQuarterRows;
     barrier_arrive_expecting(full, kQuarterBytes);
@@ -114,7 +117,7 @@ class RowPrologue {
     copy_rows<kQuarterRows, Shape::kHeadDim>(to + kTensorBytes, grad_o_, full, first, head, batch);
   }
 
-  /// Computes the statistics of one row per lane. A quarter that has been read is refilled from the next tile, if there
+  /// Computes the statistics of one row per lane. A buffer that has been read is refilled, from the next tile if there
   /// is `more`.
   __device__ __forceinline__ void find_statistics(const SectionTile& row, const SectionTile& next, bool more) const {
 #pragma unroll 1
@@ -125,10 +128,14 @@ class RowPrologue {
       float sum = 0;
 #pragma unroll 1
       for (int quarter = first; quarter < first + kLaneQuarters; ++quarter) {
-        barrier_wait(&shared_.prologue_full[quarter], phase_);
-        add_own_row(sum, shared_.prologue[quarter], (quarter - first) * (kQuarterRows / 4));
+        // Where a buffer takes two quarters of a tile, its phase is 0 again at the next.
+        barrier_wait(&shared_.prologue_full[buffer_of(quarter)], kHasAll ? phase_ : quarter / kBuffers);
+        add_own_row(sum, shared_.prologue[buffer_of(quarter)], (quarter - first) * (kQuarterRows / 4));
         __syncwarp();
-        if (more) copy_quarter(next, quarter);
+        if (!kHasAll && quarter + kBuffers < kQuarters)
+          copy_quarter(row, quarter + kBuffers);
+        else if (more)
+          copy_quarter(next, buffer_of(quarter));
       }
       lse.store(arguments_.statistics, arguments_.rows.place_of(row) * Shape::kRows + in_tile, sum);
     }

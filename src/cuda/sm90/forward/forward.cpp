@@ -25,12 +25,13 @@ ForwardArguments arguments_of(const Plan& plan, const DeviceMap& map, const Forw
 }
 
 template <class Shape>
-void attend(const ForwardArguments& arguments, const ForwardTensors& tensors, cudaStream_t stream) {
+void attend(const Plan& plan, const ForwardArguments& arguments, const ForwardTensors& tensors, cudaStream_t stream) {
   const ForwardMaps maps{make_tensor_map("forward: q", tensors.q, Shape::kRows),
                          make_tensor_map("forward: k", tensors.k, Shape::kColumns),
                          make_tensor_map("forward: v", tensors.v, Shape::kColumns),
                          make_tensor_map("forward: o", tensors.o, Shape::kRows / Shape::kConsumerWarps),
-                         make_tensor_map("forward: o", tensors.o, 1)};
+                         make_tensor_map("forward: o", tensors.o, 1),
+                         make_bias_map("forward: bias", plan.problem(), tensors.bias)};
   launch_forward<Shape>(arguments, maps, std::min(arguments.items, multiprocessors() * Shape::kBlocks), stream);
 }
 
@@ -59,10 +60,10 @@ struct ForwardLauncher {
     const auto stream = static_cast<cudaStream_t>(execution.stream);
     if (tensors.max_scores.present()) {
       check_plain(plan);
-      return attend<MaximizingForward<Shape>>(arguments, tensors, stream);
+      return attend<MaximizingForward<Shape>>(plan, arguments, tensors, stream);
     }
     Kernels::with_one_for(plan.problem(),
-                          [&](auto name) { attend<typename decltype(name)::Shape>(arguments, tensors, stream); });
+                          [&](auto name) { attend<typename decltype(name)::Shape>(plan, arguments, tensors, stream); });
   }
 };
 

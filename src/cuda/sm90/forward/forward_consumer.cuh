@@ -29,7 +29,7 @@ class ForwardConsumer : RowConsumer<Shape> {
  public:
   __device__ __forceinline__ ForwardConsumer(RowMemory<Shape>& shared, const ForwardArguments& arguments,
                                              const RowTensors& tensors)
-      : Base(shared), arguments_(arguments), o_{tensors.result, tensors.result_row} {}
+      : Base(shared), arguments_(arguments), o_{tensors.result, tensors.result_row}, panels_(tensors.bias) {}
 
   __device__ __forceinline__ void run() {
     float o[kOutputs];
@@ -109,7 +109,7 @@ class ForwardConsumer : RowConsumer<Shape> {
     barrier_wait(&shared_.k_full[keys_.slot], keys_.phase);
     wgmma_fence();
     multiply_keys(s);
-    Base::fetch_bias(arguments_.score.bias);
+    Base::fetch_bias(arguments_.score.bias, panels_);
     meanwhile();
     wgmma_wait<0>();
     pin(s);
@@ -220,7 +220,7 @@ class ForwardConsumer : RowConsumer<Shape> {
     wgmma_fence();
     multiply_values(o, p);
     pass_turn();
-    Base::fetch_bias(arguments_.score.bias);
+    Base::fetch_bias(arguments_.score.bias, panels_);
     std::uint32_t bits[RowWords::kWords];
     if constexpr (kMasked) Base::take_bits(bits);
     Dropped dropped;
@@ -268,7 +268,7 @@ class ForwardConsumer : RowConsumer<Shape> {
     multiply_keys(s);
     wgmma_wait<0>();
     pin(s);
-    change(s, [] {});
+    change<true>(s, [] {});
     if constexpr (kMasked) hide<RowWords>(as_unit(s), bits);
     OfRows factors;
     const bool raised = raise_maxima(s, factors);
@@ -280,8 +280,9 @@ class ForwardConsumer : RowConsumer<Shape> {
   }
 
   /// Changes the scores of the tile in the current buffer of K, ahead of hiding: caps them, then biases them by the
-  /// marks and entries that lie beside it. let_go() is called as soon as nothing of that buffer is needed.
-  template <class Body>
+  /// marks and entries that lie beside it. let_go() is called as soon as nothing of that buffer is needed. kAgain: the
+  /// tile's scores were changed before.
+  template <bool kAgain = false, class Body>
   __device__ __forceinline__ void change(float (&s)[kScores], const Body& let_go) {
     if constexpr (!kWritesBiases<Shape>) let_go();
     if constexpr (Caps<Shape>) {
@@ -291,7 +292,7 @@ class ForwardConsumer : RowConsumer<Shape> {
         cap(as_unit(s), arguments_.score.to_exponent);
     }
     if constexpr (Biases<Shape>) bias_by_distance(as_unit(s), row_marks_, shared_.marks[keys_.slot], slope_);
-    Base::add_bias(s, arguments_.score.bias);
+    Base::template add_bias<kAgain>(s, arguments_.score.bias, panels_);
     if constexpr (kWritesBiases<Shape>) let_go();
   }
 
@@ -392,7 +393,9 @@ class ForwardConsumer : RowConsumer<Shape> {
   RowNumbers<1> row_marks_;  // for kernels that bias scores
   float slope_;              // the same
   bool unsettled_;           // a maximum of the thread rose in the last tile, or is still −∞
-  [[no_unique_address]] LargestScoresOf<Shape, 1> largest_;  // behind all others, as most kernels have none
+  // Behind all others, as most kernels have none.
+  [[no_unique_address]] LargestScoresOf<Shape, 1> largest_;
+  [[no_unique_address]] BiasReader<Shape> panels_;
 };
 
 }  // namespace flashmask::cuda::sm90

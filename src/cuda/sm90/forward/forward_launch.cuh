@@ -12,13 +12,29 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
     forward_kernel(const __grid_constant__ CUtensorMap q, const __grid_constant__ CUtensorMap k,
                    const __grid_constant__ CUtensorMap v, const __grid_constant__ CUtensorMap o,
                    const __grid_constant__ CUtensorMap o_row, const __grid_constant__ ForwardArguments arguments) {
-  run_roles<ForwardConsumer<Shape>, Shape>(arguments, {&q, &k, &v, nullptr, &o, &o_row});
+  run_roles<ForwardConsumer<Shape>, Shape>(arguments, {&q, &k, &v, nullptr, &o, &o_row, nullptr});
+}
+
+/// The kernel of shapes that copy a bias.
+template <class Shape>
+__global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
+    biased_forward_kernel(const __grid_constant__ CUtensorMap q, const __grid_constant__ CUtensorMap k,
+                          const __grid_constant__ CUtensorMap v, const __grid_constant__ CUtensorMap o,
+                          const __grid_constant__ CUtensorMap o_row, const __grid_constant__ ForwardArguments arguments,
+                          const __grid_constant__ BiasMap bias) {
+  run_roles<ForwardConsumer<Shape>, Shape>(arguments, {&q, &k, &v, nullptr, &o, &o_row, &bias});
 }
 
 template <class Shape>
 void launch_forward(const ForwardArguments& arguments, const ForwardMaps& maps, int blocks, cudaStream_t stream) {
-  launch<RowMemory<Shape>>("forward", forward_kernel<Shape>, blocks, Shape::kThreads, stream, maps.q, maps.k, maps.v,
-                           maps.o, maps.o_row, arguments);
+  const auto start = [&](auto* kernel, const auto&... more) {
+    launch<RowMemory<Shape>>("forward", kernel, blocks, Shape::kThreads, stream, maps.q, maps.k, maps.v, maps.o,
+                             maps.o_row, arguments, more...);
+  };
+  if constexpr (CopiesBias<Shape>)
+    start(biased_forward_kernel<Shape>, maps.bias);
+  else
+    start(forward_kernel<Shape>);
 }
 
 #define FLASHMASK_LAUNCH_FORWARD(...) \

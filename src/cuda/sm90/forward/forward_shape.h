@@ -8,6 +8,7 @@
 #include <type_traits>
 
 #include "cuda/scores/changes.h"
+#include "cuda/sm90/masks/bias_map.h"
 #include "cuda/views/rows.h"
 #include "cuda/views/tensors.h"
 #include "flashmask/mask_shape.h"
@@ -63,6 +64,13 @@ struct ForwardInstance : Instance<Shape> {
   static constexpr bool kCapsByPolynomial = Shape::kHeadDim == 256 && Shape::kForm == MaskForm::intervals &&
                                             std::is_same_v<typename Shape::Element, __nv_bfloat16>;
   static constexpr int kProducerRegisters = kProducerRegisters_, kConsumerRegisters = kConsumerRegisters_;
+  /// Panels of a bias, and what makes room for them: at 128 dims one buffer of Q instead of two.
+  static constexpr int kBiasSlots = !AddsBias<Instance<Shape>> ? 0
+                                    : Shape::kHeadDim == 128   ? 3
+                                    : Shape::kHeadDim == 256   ? 1
+                                                               : 0;
+  static constexpr int kQueryStages = kBiasSlots > 0 ? 1 : Shape::kQueryStages,
+                       kBuilderWarps = kBiasSlots > 0 ? 1 : Shape::kBuilderWarps;
   static constexpr int kMaskAtOnce = kProducerRegisters >= 72         ? Shape::kMaskAtOnce
                                      : Shape::kForm == MaskForm::bits ? 32
                                                                       : 64;
@@ -113,6 +121,7 @@ using ShortForward128 = ForwardShape<T, kForm, 128, 128, 2, 64, 72, 216, TileOrd
 /// What the copy engine reads, and o, which it stores, also one row at a time.
 struct ForwardMaps {
   CUtensorMap q, k, v, o, o_row;
+  BiasMap bias;
 };
 
 /// Launches a shape's kernel. Those of plain scores are compiled in forward.cu, the instances in forward_dropping.cu,

@@ -13,7 +13,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
     query_gradient_kernel(const __grid_constant__ CUtensorMap q, const __grid_constant__ CUtensorMap k,
                           const __grid_constant__ CUtensorMap v, const __grid_constant__ CUtensorMap grad_o,
                           const __grid_constant__ QueryGradientArguments arguments) {
-  run_roles<QueryGradientConsumer<Shape>, Shape>(arguments, {&q, &k, &v, &grad_o, nullptr, nullptr});
+  run_roles<QueryGradientConsumer<Shape>, Shape>(arguments, {&q, &k, &v, &grad_o, nullptr, nullptr, nullptr});
 }
 
 }  // namespace flashmask::cuda::sm90

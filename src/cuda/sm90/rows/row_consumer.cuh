@@ -4,7 +4,7 @@
 #include "cuda/scores/dropout.cuh"
 #include "cuda/scores/tile_scores.cuh"
 #include "cuda/sm90/instructions/tile_products.cuh"
-#include "cuda/sm90/rows/row_memory.cuh"
+#include "cuda/sm90/rows/bias_reader.cuh"
 
 namespace flashmask::cuda::sm90 {
 
@@ -96,18 +96,24 @@ class RowConsumer {
   }
 
   /// Starts to fetch what add_bias() reads for the tile in the current buffer of K. Called ahead of its product.
-  __device__ __forceinline__ void fetch_bias(const BiasArguments& bias) const {
+  __device__ __forceinline__ void fetch_bias(const BiasArguments& bias, const BiasReader<Shape>& panels) const {
     if constexpr (AddsBias<Shape>) {
-      if (!shares_entries(bias)) BiasValues<1, Shape::kColumns / 8, PlaceByRows>(bias, place_of_scores()).prefetch();
+      if (!panels.exists() && !shares_entries(bias))
+        BiasValues<1, Shape::kColumns / 8, PlaceByRows>(bias, place_of_scores()).prefetch();
     }
   }
 
   /// Turns the products of that tile into powers of two with the values of a bias tensor (add_bias() of
   /// change_scores.cuh). Scales the sums, since the loop over parts has no register for a second factor, and in each
-  /// branch, which takes one less.
-  __device__ __forceinline__ void add_bias(float (&s)[kScores], const BiasArguments& bias) const {
+  /// branch, which takes one less. kAgain: the tile's panels have been read, and their slots given back.
+  template <bool kAgain>
+  __device__ __forceinline__ void add_bias(float (&s)[kScores], const BiasArguments& bias,
+                                           BiasReader<Shape>& panels) const {
     if constexpr (AddsBias<Shape>) {
-      if (shares_entries(bias)) {
+      if (!kAgain && panels.exists()) {
+        panels.add_next(s, shared_, keys_.slot, group_, warp() * 16, bias.to_products);
+        scale_scores(s, bias.product_log2);
+      } else if (shares_entries(bias)) {
         shared_.near[keys_.slot].add_to(as_unit(s), row_);
         scale_scores(s, bias.product_log2);
       } else {

@@ -11,6 +11,7 @@
 #include "cuda/sm90/instructions/copy_rows.cuh"
 #include "cuda/sm90/instructions/ring.cuh"
 #include "cuda/sm90/instructions/shared_memory.cuh"
+#include "cuda/sm90/masks/bias_map.h"
 #include "cuda/sm90/masks/bias_parts.cuh"
 #include "cuda/sm90/masks/distance_marks.cuh"
 #include "cuda/sm90/masks/near_entries.cuh"
@@ -29,9 +30,10 @@ constexpr int kManyTiles = 8, kTilesAhead = 4;
 constexpr int kFewTiles = 4;
 
 /// Tensors that the copy engine reads, and `result`, which it stores, also one row at a time. The forward has no
-/// grad_o, the gradient of q no results.
+/// grad_o, the gradient of q no results. bias: for kernels that copy one, else null.
 struct RowTensors {
   const CUtensorMap *q, *k, *v, *grad_o, *result, *result_row;
+  const BiasMap* bias;
 };
 
 /// A row tile as the scheduler publishes it, so that no other warp has to divide by numbers of heads.
@@ -48,12 +50,24 @@ struct Work {
 template <class Shape>
 inline constexpr bool kStoresSeed = Shape::kHeadDim > 192 && Drops<Shape>;
 
+/// How many panels of a bias each group has room for.
+template <class Shape>
+constexpr int bias_slots() {
+  if constexpr (CopiesBias<Shape>) return Shape::kBiasSlots;
+  return 0;
+}
+/// Groups whose panels share barriers: each has its own, as one is ahead of the other, but at 256 dims, whose consumers
+/// have no register for them.
+template <class Shape>
+inline constexpr int kBiasSharers = bias_slots<Shape>() == 1 ? Shape::kGroups : 1;
+
 /// q: Q of a row tile, followed by the gradient of O for kernels that read it.
 template <class Shape>
 struct RowMemory {
   alignas(1024) std::uint8_t q[Shape::kQueryStages][Shape::kQueryBytes];
   alignas(1024) std::uint8_t k[Shape::kKeyStages][Shape::kKeyBytes];
   alignas(1024) std::uint8_t v[Shape::kValueStages][Shape::kValueBytes];
+  alignas(1024) std::uint8_t bias[bias_slots<Shape>()][Shape::kGroups][kBiasPanelBytes];
   alignas(16) FragmentBits<Shape::kRows> bits[Shape::kBitSlots];
   Work work[kWorkSlots];
   std::uint64_t q_full[Shape::kQueryStages], q_empty[Shape::kQueryStages];
@@ -61,6 +75,8 @@ struct RowMemory {
   std::uint64_t v_full[Shape::kValueStages], v_empty[Shape::kValueStages];
   std::uint64_t bits_full[Shape::kBitSlots], bits_empty[Shape::kBitSlots];
   std::uint64_t work_full[kWorkSlots], work_empty[kWorkSlots];
+  std::uint64_t bias_full[bias_slots<Shape>()][Shape::kGroups / kBiasSharers<Shape>];
+  std::uint64_t bias_empty[bias_slots<Shape>()][Shape::kGroups / kBiasSharers<Shape>];
   float marks[Biases<Shape> ? Shape::kKeyStages : 0][Shape::kColumns];  // of the keys in each buffer of K
   int column_tiles[Drops<Shape> ? Shape::kKeyStages : 0];               // the key tile in each buffer of K
   int first_keys[AddsBias<Shape> ? Shape::kKeyStages : 0];              // the first key in each buffer of K
@@ -84,7 +100,12 @@ __device__ __forceinline__ void init_barriers(RowMemory<Shape>& shared) {
   init_ring(shared.k_full, shared.k_empty, Shape::kConsumerWarps);
   init_ring(shared.v_full, shared.v_empty, Shape::kConsumerWarps);
   init_ring(shared.bits_full, shared.bits_empty, Shape::kConsumerWarps);
-  init_ring(shared.work_full, shared.work_empty, Shape::kConsumerWarps + Shape::kBuilderWarps + 1);
+  if constexpr (CopiesBias<Shape>) {
+    for (int slot = 0; slot < Shape::kBiasSlots; ++slot)
+      init_ring(shared.bias_full[slot], shared.bias_empty[slot], 4 * kBiasSharers<Shape>);
+  }
+  init_ring(shared.work_full, shared.work_empty,
+            Shape::kConsumerWarps + Shape::kBuilderWarps + 1 + (CopiesBias<Shape> ? 1 : 0));
   barrier_init_fence();
 }
 

@@ -18,7 +18,11 @@ class Scheduler {
     const int items = arguments_.choice.has_the_work() ? arguments_.batch * arguments_.query_heads * row_tiles : 0;
     const int section_heads = has_few_tiles() ? arguments_.query_heads : arguments_.section_heads;
     for (int item = blockIdx.x; item < items; item = next_item()) {
-      const RowTile tile(item, arguments_, section_heads, row_tiles);
+      RowTile tile(item, arguments_, section_heads, row_tiles);
+      if constexpr (CopiesBias<Shape>) {
+        // Then those that share values of a bias find them in the L2 cache.
+        if (arguments_.score.bias.batch == 0) tile.count_batch_first(arguments_);
+      }
       const VisitedTiles count =
           TileList<true, Shape::kForm>(arguments_.map, tile.batch, tile.head, tile.row_tile).count(lane_);
       const Work work{tile, tokens_at(arguments_.query_units, tile.batch, tile.row_tile * Shape::kRows), count.masked,
