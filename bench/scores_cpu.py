@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cost of a softcap, ALiBi, biases and max_scores on the CPU, both ways, as a multiple of the same call without them.
+"""Cost of changes of scores and max_scores on the CPU, both ways, as a multiple of the same call without them.
 
 float32, one thread, full, a batch of 4, 4 heads: 1,024 tokens with heads of 64 and 128, and 512 with heads of 32. Calls
 take turns; the numbers are ratios of the least CPU time of a call. "∂": the backward also computes the gradient of the
@@ -18,11 +18,25 @@ import torch
 from torch import Tensor
 
 import flashmask
-from flashmask import masks
+from flashmask import masks, scores
 
 BATCH, HEADS = 4, 4
 SHAPES = ((64, 1024), (128, 1024), (32, 512))
 Calls = dict[str, Callable[[], object]]
+
+
+FUNCTIONS = {
+    "f: squares": "mul(score, score)",
+    "f: softcap": "mul(30, tanh(div(score, 30)))",
+    "f: ALiBi": "sub(score, mul(at(0, h), abs(sub(q, k))))",
+    "f: softcap, ALiBi": "sub(mul(30, tanh(div(score, 30))), mul(at(0, h), abs(sub(q, k))))",
+    "f: silu": "mul(score, add(0.5, mul(0.5, tanh(mul(0.5, score)))))",
+    "f: 1 + 0.1 cos(q - k)": "mul(score, add(1, mul(0.1, cos(sub(q, k)))))",
+    "f: by document": "where(eq(at(0, q), at(0, k)), score, sub(score, 10))",
+    "f: a table read": "add(score, at(0, add(sub(q, k), 1000)))",
+    "f: softplus": "add(max(score, 0), log(add(1, exp(neg(abs(score))))))",
+}
+"""Functions of scores, which compute node by node what the rows above them have code for."""
 
 
 def changes(tokens: int) -> dict[str, dict[str, Any]]:
@@ -42,6 +56,9 @@ def changes(tokens: int) -> dict[str, dict[str, Any]]:
         "softcap": {"softcap": 30.0},
         "ALiBi": {"alibi_slopes": torch.rand(HEADS)},
     }
+    operand = torch.arange(2 * tokens) // 100.0
+    for name, text in FUNCTIONS.items():
+        given[name] = {"score": scores.function(text, *((operand,) if "at(" in text else ()))}
     for name, tensor in tensors.items():
         given[name] = {"bias": tensor}
         given[f"{name} ∂"] = {"bias": tensor.clone().requires_grad_()}

@@ -18,9 +18,9 @@ struct Heads {
   Sinks sinks = Sinks::none;
   const char* change = "";
 };
-/// The last fourteen have caps that most scores are far from, close to and beyond, ALiBi with and without one, biases,
-/// and longer chains.
-inline constexpr std::array<Heads, 23> kHeads{
+/// The last eighteen have caps that most scores are far from, close to and beyond, ALiBi with and without one, biases,
+/// longer chains, and functions.
+inline constexpr std::array<Heads, 27> kHeads{
     {{1, 1, 1, 1, 64, 64, false, 0},
      {2, 3, 1, 3, 80, 48, true, 0.1, Sinks::of_heads},
      {1, 2, 2, 2, 128, 128, false, 0},
@@ -43,7 +43,14 @@ inline constexpr std::array<Heads, 23> kHeads{
      {1, 4, 2, 1, 64, 64, true, 0, Sinks::none, "multiply(0.5) | softcap(2) | multiply(1.5)"},
      {2, 2, 1, 1, 72, 40, false, 0.1, Sinks::of_heads, "alibi | softcap(4) | multiply(-0.5)"},
      {1, 2, 2, 2, 64, 72, true, 0, Sinks::of_rows, "softcap(3) | multiply(2) | bias | softcap(2)"},
-     {2, 3, 1, 1, 40, 64, true, 0, Sinks::none, "distance | multiply(0.75)"}}};
+     {2, 3, 1, 1, 40, 64, true, 0, Sinks::none, "distance | multiply(0.75)"},
+     {1, 4, 2, 1, 64, 64, true, 0, Sinks::none, "function(mul(score, add(1, mul(0.1, cos(sub(q, k))))))"},
+     {2, 2, 1, 1, 72, 40, false, 0.1, Sinks::of_heads,
+      "function($0 = div(1, add(1, exp(neg(score)))); add(mul(score, $0), at(0, h, floor(div(q, 3)), k)))"},
+     {2, 3, 1, 1, 48, 64, true, 0, Sinks::of_rows,
+      "function(where(lt(at(0, q), at(1, b, k)), add(score, bias), mul(score, 0.5)))"},
+     {1, 2, 2, 1, 64, 72, true, 0.1, Sinks::none,
+      "softcap(3) | function(add(max(score, distance), at(0, add(q, k))))"}}};
 
 inline Problem problem_of(const Heads& heads, const MaskShape& mask) {
   return {.batch = heads.batch,

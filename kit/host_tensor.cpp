@@ -109,6 +109,22 @@ AttentionTensors::AttentionTensors(const Problem& p, std::uint64_t seed, Sinks w
   if (sinks) sinks->fill_normal(random);
   if (p.change.bias() == ScoreBias::alibi) make_alibi(p);
   if (has_bias_tensor(p)) make_bias(p, random);
+  if (p.change.function() != nullptr) make_operands(p, random);
+}
+
+void AttentionTensors::make_operands(const Problem& p, RandomNumbers& random) {
+  for (int i = 0; i < p.change.function()->operands(); ++i) {
+    std::vector<std::int64_t> shape;
+    for (int axis = 0; axis < p.change.function()->rank(i); ++axis) shape.push_back(2 + 5 * axis + 3 * i);
+    operands.emplace_back(i % 2 == 0 ? DType::f32 : p.dtype, shape);
+    operands.back().fill_normal(random);
+  }
+}
+
+ScoreOperands AttentionTensors::views_of_operands() const {
+  ScoreOperands views;
+  for (std::size_t i = 0; i < operands.size(); ++i) views[i] = operands[i].view();
+  return views;
 }
 
 void AttentionTensors::make_bias(const Problem& p, RandomNumbers& random) {
@@ -146,19 +162,28 @@ void AttentionTensors::clear_outputs() {
 }
 
 ForwardTensors AttentionTensors::forward() const {
-  return {q.view(), k.view(), v.view(), o.view(), lse.view(), view_of(sinks), alibi(), {view_of(bias), bias_origin},
-          {}};
+  return {q.view(),   k.view(),           v.view(), o.view(),
+          lse.view(), view_of(sinks),     alibi(),  {view_of(bias), bias_origin},
+          {},         views_of_operands()};
 }
 
 BackwardTensors AttentionTensors::backward() const {
-  return {q.view(),          k.view(),
-          v.view(),          o.view(),
-          lse.view(),        grad_o.view(),
-          grad_lse.view(),   grad_q.view(),
-          grad_k.view(),     grad_v.view(),
-          view_of(sinks),    view_of(grad_sinks),
-          alibi(),           {view_of(bias), bias_origin},
-          view_of(grad_bias)};
+  return {q.view(),
+          k.view(),
+          v.view(),
+          o.view(),
+          lse.view(),
+          grad_o.view(),
+          grad_lse.view(),
+          grad_q.view(),
+          grad_k.view(),
+          grad_v.view(),
+          view_of(sinks),
+          view_of(grad_sinks),
+          alibi(),
+          {view_of(bias), bias_origin},
+          view_of(grad_bias),
+          views_of_operands()};
 }
 
 AlibiNumbers::AlibiNumbers(const AttentionTensors& tensors) {
@@ -171,6 +196,11 @@ BiasNumbers::BiasNumbers(const AttentionTensors& tensors) {
   if (!tensors.bias) return;
   values = tensors.bias->values();
   shape = tensors.bias->view().shape;
+}
+
+OperandNumbers::OperandNumbers(const AttentionTensors& tensors) {
+  for (const HostTensor& each : tensors.operands) values.push_back(each.values());
+  for (std::size_t i = 0; i < values.size(); ++i) operands.push_back({values[i], tensors.operands[i].view().shape});
 }
 
 AlibiTensors AttentionTensors::alibi() const {

@@ -57,7 +57,8 @@ enum class Sinks : std::uint8_t { none, of_heads, narrow_of_heads, of_rows };
 /// heads and no positions in a batch of one; in a larger one slopes of each entry, and positions that are not in order.
 /// For a problem with a bias tensor: one that nothing shares but the batch in a batch of one, in float32, and in a
 /// larger one that the batch shares, in the problem's dtype; a bias by distance is of every row, or shared by them,
-/// likewise.
+/// likewise. For a problem with a function: operands of a few entries in each dimension, in float32 and in the
+/// problem's dtype in turn.
 struct AttentionTensors {
   AttentionTensors(const Problem& problem, std::uint64_t seed, Sinks which = Sinks::none);
 
@@ -70,11 +71,14 @@ struct AttentionTensors {
   HostTensor q, k, v, o, lse, max_scores, grad_o, grad_lse, grad_q, grad_k, grad_v;
   std::optional<HostTensor> sinks, grad_sinks, alibi_slopes, query_positions, key_positions, bias, grad_bias;
   std::int64_t bias_origin = 0;
+  std::vector<HostTensor> operands;
 
  private:
   void make_alibi(const Problem& problem);
   void make_bias(const Problem& problem, RandomNumbers& random);
+  void make_operands(const Problem& problem, RandomNumbers& random);
   AlibiTensors alibi() const;
+  ScoreOperands views_of_operands() const;
 };
 
 /// A problem's slopes and positions as the reference takes them; empty where it has none.
@@ -88,6 +92,13 @@ struct BiasNumbers {
   explicit BiasNumbers(const AttentionTensors& tensors);
   std::vector<double> values;
   std::array<std::int64_t, 4> shape = {};
+};
+
+/// The operands of a problem's function as the reference takes them.
+struct OperandNumbers {
+  explicit OperandNumbers(const AttentionTensors& tensors);
+  std::vector<std::vector<double>> values;
+  std::vector<ScoreOperand> operands;
 };
 
 }  // namespace flashmask::check

@@ -89,7 +89,8 @@ std::vector<Case> make_cases(const CheckRequest& request) {
     if (request.sinks) one.sinks = *request.sinks;
     if (!request.reorder) continue;
     one.problem.dropout = 0;
-    if (one.problem.change.bias() != ScoreBias::none) one.problem.change = {};
+    if (one.problem.change.bias() != ScoreBias::none || one.problem.change.function() != nullptr)
+      one.problem.change = {};
     if (one.sinks == Sinks::of_rows) one.sinks = Sinks::of_heads;
   }
   return cases;

@@ -133,6 +133,13 @@ void push_changed(const Place& at, const reference::Inputs& in, std::int64_t col
   float bias = 0, slope = 1, bias_slope = 0;
   if (p.change.bias() == ScoreBias::alibi) bias = alibi_of(at, in, column);
   if (const auto index = bias_of(at, in, column)) bias = static_cast<float>(in.bias[*index]);
+  if (p.change.function() != nullptr) {
+    const auto changed = p.change.apply(score, {bias, at.batch, at.head, at.query, column, in.operands});
+    row.p.push_back(round_to(p.dtype, static_cast<float>(changed.value)));
+    row.slopes.push_back(round_to(p.dtype, static_cast<float>(changed.slope)));
+    row.bias_slopes.push_back(round_to(p.dtype, static_cast<float>(changed.bias_slope)));
+    return;
+  }
   for (const ScoreStep& step : p.change.steps()) {
     const float of_step = take(step, p.dtype, bias, score);
     slope = round_to(p.dtype, slope * of_step);

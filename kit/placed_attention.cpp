@@ -29,7 +29,8 @@ PlacedTensors::PlacedTensors(const AttentionTensors& host, Device device) : devi
               place_optional(from.alibi.key_positions)};
   to.bias = {place_optional(from.bias.values), from.bias.origin};
   if (host.grad_bias) to.grad_bias = place(from.grad_bias, true);
-  forward_ = {to.q, to.k, to.v, to.o, to.lse, to.sinks, to.alibi, to.bias, {}};
+  for (std::size_t i = 0; i < host.operands.size(); ++i) to.operands[i] = place(from.operands[i], false);
+  forward_ = {to.q, to.k, to.v, to.o, to.lse, to.sinks, to.alibi, to.bias, {}, to.operands};
   max_scores_ = place(host.max_scores.view(), true);
 }
 

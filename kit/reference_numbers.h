@@ -21,6 +21,7 @@ class ReferenceNumbers {
         sinks_(tensors.sinks ? tensors.sinks->values() : std::vector<double>()),
         alibi_(tensors),
         bias_(tensors),
+        operands_(tensors),
         bias_origin_(tensors.bias_origin) {}
 
   /// Views of these numbers.
@@ -35,13 +36,15 @@ class ReferenceNumbers {
             alibi_.key_positions,
             bias_.values,
             bias_.shape,
-            bias_origin_};
+            bias_origin_,
+            operands_.operands};
   }
 
  private:
   std::vector<double> q_, k_, v_, dropout_, sinks_;
   AlibiNumbers alibi_;
   BiasNumbers bias_;
+  OperandNumbers operands_;
   std::int64_t bias_origin_;
 };
 

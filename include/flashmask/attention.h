@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -124,6 +125,10 @@ struct BiasTensor {
   std::int64_t origin = 0;  ///< the entry of distance 0; for ScoreBias::distances, from −2^31 to 2^31
 };
 
+/// The operands of the change's function, in its order: as many dimensions as it reads with indices, float32, bfloat16
+/// or float16, of any strides. The rest is absent.
+using ScoreOperands = std::array<TensorView, ScoreFunction::kMaxOperands>;
+
 /// Each element of an output has memory of its own: Status::invalid_argument names an output that overlaps an input,
 /// another output or itself. Inputs may overlap; q, k and v may be views of one packed tensor.
 /// Tokens that see nothing or are never seen, such as padding, must be finite too: kernels compute whole tiles, and 0
@@ -142,6 +147,7 @@ struct ForwardTensors {
   /// and changed as the problem says, without sinks and before dropout; −infinity where the row sees nothing. Hopper's
   /// kernels have it for problems without dropout and changes of scores.
   TensorView max_scores = {};
+  ScoreOperands operands = {};  ///< in; of a function of scores. They have no gradient
 };
 
 /// The rules of ForwardTensors hold here too. A NaN or infinity in q or grad_o of rows that see nothing reaches the
@@ -160,6 +166,7 @@ struct BackwardTensors {
   /// Out, with the shape and dtype of bias.values; absent where it is not wanted. Dimensions of 1 get sums over all
   /// that they stand for, in float32 and in one order, rounded once. Not for an invariant plan, as a sum over the call.
   TensorView grad_bias = {};
+  ScoreOperands operands = {};  ///< in; those of the forward
 };
 
 /// Tangents are derivatives along one direction of all inputs at once: those of q, k and v go in, those of o and lse
@@ -173,6 +180,7 @@ struct TangentTensors {
   TensorView sinks = {};
   AlibiTensors alibi = {};
   BiasTensor bias = {};
+  ScoreOperands operands = {};
 };
 
 /// Where a call runs and the memory it may use.

@@ -577,7 +577,8 @@ typedef struct flashmask_problem {
   int64_t bias;         ///< what is then added to them: a flashmask_score_bias
   double double_scale;  ///< taken instead of `scale`, for the reference in double precision; 0: `scale` holds
   /// What happens to scores before any is masked, such as "softcap(50) | alibi": steps of multiply(number),
-  /// softcap(number), alibi, bias and distance, one after another, of which one may be a bias. Read when it is given.
+  /// softcap(number), alibi, bias, distance and function(expression), one after another, of which one may be a bias
+  /// (flashmask/score_function.h says what an expression is). Read when it is given.
   /// NULL: what softcap and bias say, which are 0 beside it.
   const char* change;
 } flashmask_problem;
@@ -804,7 +805,8 @@ typedef struct flashmask_forward_tensors {
   flashmask_tensor bias;  ///< in, where the problem has FLASHMASK_BIAS_TENSOR or _DISTANCES; each dimension but the
                           ///< last one may be 1
   int64_t bias_origin;    ///< the entry of distance 0, for FLASHMASK_BIAS_DISTANCES
-  flashmask_tensor max_scores;  ///< out, shape and dtype of lse: the largest score of each row; absent: not wanted
+  flashmask_tensor max_scores;   ///< out, shape and dtype of lse: the largest score of each row; absent: not wanted
+  flashmask_tensor operands[4];  ///< in, what a function of the problem's change reads, in its order, of any strides
 } flashmask_forward_tensors;
 
 /// The rules of flashmask_forward_tensors hold here too.
@@ -819,6 +821,7 @@ typedef struct flashmask_backward_tensors {
   flashmask_tensor bias;                            ///< in, as in the forward
   int64_t bias_origin;                              ///< as in the forward
   flashmask_tensor grad_bias;                       ///< out, shape and dtype of bias; absent where it is not wanted
+  flashmask_tensor operands[4];                     ///< in, as in the forward
 } flashmask_backward_tensors;
 
 /// The rules of flashmask_forward_tensors hold here too.
@@ -832,6 +835,7 @@ typedef struct flashmask_tangent_tensors {
   flashmask_tensor query_positions, key_positions;   ///< in, as in the forward
   flashmask_tensor bias;                             ///< in, as in the forward
   int64_t bias_origin;                               ///< as in the forward
+  flashmask_tensor operands[4];                      ///< in, as in the forward
 } flashmask_tangent_tensors;
 
 /// Computes o = softmax(scale · q kᵀ, capped and biased as the problem says, under the mask) v, with e^sink added to
@@ -870,6 +874,7 @@ typedef enum flashmask_feature {
   FLASHMASK_FEATURE_DISTANCE_BIAS,
   FLASHMASK_FEATURE_ANY_CHANGE,
   FLASHMASK_FEATURE_MAX_SCORES,
+  FLASHMASK_FEATURE_FUNCTIONS,
 } flashmask_feature;
 
 /// An entry of the kernel table, as flashmask/kernels.h describes it. Texts live as long as the process.
@@ -1052,7 +1057,9 @@ typedef struct flashmask_reference_inputs {
   int64_t key_position_count;     ///< key_length, or batch · key_length
   const double* bias;             ///< [bias_shape], for a problem with FLASHMASK_BIAS_TENSOR or _DISTANCES
   int64_t bias_shape[4];
-  int64_t bias_origin;  ///< the entry of distance 0, for FLASHMASK_BIAS_DISTANCES
+  int64_t bias_origin;         ///< the entry of distance 0, for FLASHMASK_BIAS_DISTANCES
+  const double* operands[4];   ///< [operand_shapes[i], of as many dimensions as the function has indices]; NULL: none
+  int64_t operand_shapes[16];  ///< four numbers for each operand
 } flashmask_reference_inputs;
 
 /// o [batch, query_length, query_heads, value_dim], lse [batch, query_heads, query_length].

@@ -22,10 +22,11 @@ enum class Feature : std::uint8_t {
   invariant,              ///< the same bits whatever a document is packed with
   bias,                   ///< a bias of scores by a tensor
   distance_bias,          ///< a bias of scores by a table of distances
-  any_change,             ///< any other ScoreChange than a cap, then a bias
+  any_change,             ///< any other steps of a ScoreChange than a cap, then a bias
   max_scores,             ///< forward only: the largest score of each row
+  functions,              ///< a ScoreFunction
 };
-inline constexpr int kFeatureCount = 12;
+inline constexpr int kFeatureCount = 13;
 
 /// A set of features: what a kernel has, or what a call needs.
 class Features {

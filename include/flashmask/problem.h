@@ -45,7 +45,7 @@ struct Problem {
 FLASHMASK_API void validate(const Problem& problem);
 
 /// Whether a problem's calls are given a BiasTensor.
-constexpr bool has_bias_tensor(const Problem& problem) {
+inline bool has_bias_tensor(const Problem& problem) {
   const ScoreBias bias = problem.change.bias();
   return bias == ScoreBias::tensor || bias == ScoreBias::distances;
 }

@@ -30,6 +30,7 @@ struct Inputs {
   std::span<const double> bias = {};
   std::array<std::int64_t, 4> bias_shape = {};
   std::int64_t bias_origin = 0;
+  std::span<const ScoreOperand> operands = {};  ///< of the function of a problem's change
 };
 
 struct Outputs {

@@ -3,12 +3,14 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
 
 #include "flashmask/export.h"
 #include "flashmask/language_standard.h"
+#include "flashmask/score_function.h"
 
 namespace flashmask {
 
@@ -26,17 +28,19 @@ struct ScoreStep {
     multiply,  ///< by `number`
     cap,       ///< to number · tanh(score / number), which lies within ± number
     add,       ///< `bias`
+    function,  ///< to what `function` computes
   };
   Kind kind = Kind::multiply;
-  ScoreBias bias = ScoreBias::none;
+  ScoreBias bias = ScoreBias::none;  ///< what is added, or read by the function
   double number = 0;
+  std::shared_ptr<const ScoreFunction> function = {};
 
-  friend bool operator==(const ScoreStep&, const ScoreStep&) = default;
+  friend FLASHMASK_API bool operator==(const ScoreStep& a, const ScoreStep& b);
 };
 
 /// How scores are changed before any is masked: steps of namespace scores, one after another, joined by |. A change
-/// adds at most one bias. lse is that of changed scores; sinks are not changed. Immutable; equal changes have equal
-/// text.
+/// adds at most one bias. Steps beside a function become part of it. lse is that of changed scores; sinks are not
+/// changed. Immutable; equal changes have equal text.
 class FLASHMASK_API ScoreChange {
  public:
   static constexpr std::size_t kMaxSteps = 8;
@@ -58,11 +62,13 @@ class FLASHMASK_API ScoreChange {
   double factor() const { return factor_; }
   /// What follows; neighbouring factors are one step.
   std::span<const ScoreStep> steps() const { return {steps_.data(), count_}; }
-  constexpr ScoreBias bias() const {
+  ScoreBias bias() const {
     for (std::size_t i = 0; i < count_; ++i)
-      if (steps_[i].kind == ScoreStep::Kind::add) return steps_[i].bias;
+      if (steps_[i].bias != ScoreBias::none) return steps_[i].bias;
     return ScoreBias::none;
   }
+  /// The function that follows the factor, alone; nullptr: there is none.
+  const ScoreFunction* function() const { return count_ > 0 ? steps_[0].function.get() : nullptr; }
   /// The cap of the first step; 0: that is no cap.
   double cap() const { return count_ > 0 && steps_[0].kind == ScoreStep::Kind::cap ? steps_[0].number : 0; }
   /// Whether all steps are a cap and a bias, either or both, as every kernel knows them.
@@ -73,16 +79,15 @@ class FLASHMASK_API ScoreChange {
   double bias_factors() const;
 
   /// A changed score and its derivatives: by the score, and by what the bias adds to it.
-  struct Changed {
-    double value, slope, bias_slope;
-  };
-  /// Takes the steps() in double precision. `score` has been multiplied by factor(); `bias` is what this score gets.
-  Changed apply(double score, double bias) const;
+  using Changed = ScoreFunction::Changed;
+  /// Takes the steps() in double precision. `score` has been multiplied by factor().
+  Changed apply(double score, const ScorePlace& place) const;
 
   friend bool operator==(const ScoreChange&, const ScoreChange&) = default;
 
  private:
   void append(const ScoreStep& step);
+  void append_to_function(const ScoreStep& step);
 
   double factor_ = 1;
   std::size_t count_ = 0;
@@ -103,6 +108,8 @@ inline ScoreChange alibi() { return ScoreChange({.kind = ScoreStep::Kind::add, .
 inline ScoreChange bias() { return ScoreChange({.kind = ScoreStep::Kind::add, .bias = ScoreBias::tensor}); }
 /// score + a number for each distance, by BiasTensor.
 inline ScoreChange distance() { return ScoreChange({.kind = ScoreStep::Kind::add, .bias = ScoreBias::distances}); }
+/// What an expression computes, such as "mul(score, cos(sub(q, k)))": see ScoreFunction::parse().
+FLASHMASK_API ScoreChange function(std::string_view text);
 
 }  // namespace scores
 

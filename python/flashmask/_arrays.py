@@ -39,6 +39,8 @@ def attention_of_arrays(
         _check_rank(arrays)
         arrays = [array.swapaxes(1, 2) for array in arrays]
     score = options.score
+    if score.reads:
+        raise NotImplementedError(f"score is {score!r}, whose operands are for torch tensors, and q is {described(q)}")
     problem = make_problem([array.shape for array in arrays], dtypes[0], options.scale or None, 0.0)
     problem = problem._replace(change=score.text)
     given = None if options.sinks is None else _sinks(_array("sinks", options.sinks), problem)

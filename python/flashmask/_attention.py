@@ -116,7 +116,9 @@ def attention(
             to the sum that every row is divided by. [query heads], or [batch, query heads, query length] with or
             without a last dimension of 1, float32 or the dtype of q. Differentiable.
         score: a change of scores of flashmask.scores, before any score is masked: a cap, a bias or both, such as
-            scores.softcap(50.0) | scores.alibi(slopes).
+            scores.softcap(50.0) | scores.alibi(slopes). Or, for torch tensors, a function f(score, b, h, q_idx, kv_idx)
+            of FlexAttention's form, which is run once on symbols in place of numbers: docs/scores.md. GPUs serve those
+            that are factors, a cap and biases.
         softcap, alibi_slopes, query_positions, key_positions, bias, distance_bias, distance_origin: the parts of such a
             change by keyword, in place of `score`: softcap=c is scores.softcap(c), alibi_slopes=s with the positions is
             scores.alibi(s, ...), bias=b is scores.bias(b), and distance_bias=t is scores.distance(t, distance_origin).
@@ -135,6 +137,10 @@ def attention(
         ValueError, TypeError: an argument is not as described, or the arguments do not fit each other.
         NotImplementedError: no kernel serves the request.
     """
+    if options and callable(options.get("score")):
+        from flashmask._flex.with_functions import attention_with_function
+
+        return attention_with_function(q, k, v, mask, plan, options, return_lse, return_max_scores)
     given = DEFAULTS if plan is None else OF_A_PLAN
     if options:
         given = options_of(attention, options, AttentionArguments)

@@ -23,7 +23,7 @@ Layout: TypeAlias = Literal["bshd", "bhsd"]
 class ScoreArguments(TypedDict, total=False):
     """A change of scores, or in its place the keywords that each make a part of one."""
 
-    score: ScoreChange | None
+    score: ScoreChange | Any
     softcap: float | None
     alibi_slopes: Any
     query_positions: Any
@@ -79,13 +79,17 @@ _ELSEWHERE = {
     "is_causal": _MASK,
     "attn_mask": "pass it as mask: a Mask, RowIndices, or booleans, True = visible",
     "block_mask": "pass mask=flashmask.masks.from_block_mask(block_mask), or call flashmask.flex_attention",
-    "score_mod": "call flashmask.flex_attention, or pass what it computes as score=, made by flashmask.scores",
+    "score_mod": "pass it as score",
     "enable_gqa": "leave it out: query heads may be any multiple of those of k",
     "startend_row_indices": "pass mask=flashmask.RowIndices(startend_row_indices, causal)",
     "window_size": "pass mask=flashmask.masks.sliding_window(...) or flashmask.masks.window(...)",
 }
 # Names for one thing in several libraries.
 _SAME = ({"dropout", "dropout_p"}, {"scale", "softmax_scale", "scaling"}, {"sinks", "s_aux"}, {"softcap", "logit_cap"})
+
+
+_WITH_FUNCTIONS = ("flashmask._attention", "flashmask._plans.plan")
+"""Modules whose functions take changes of scores that are functions."""
 
 
 class CallOptions(NamedTuple):
@@ -121,7 +125,13 @@ def options_of(
     for name, value in given.items():
         if name not in takes.__optional_keys__:
             refuse_keyword(function, name, value, takes.__annotations__)
-    return _checked(names or {}, **given, **bound)
+    options = _checked(names or {}, **given, **bound)
+    if "function(" in options.score.text and function.__module__ not in _WITH_FUNCTIONS:
+        raise NotImplementedError(
+            f"{function.__module__}.{function.__name__}() was given {options.score!r}; functions of scores, whose "
+            "places are those of one call on one device, are flashmask.attention's"
+        )
+    return options
 
 
 def _checked(
@@ -157,7 +167,7 @@ def _score(score: object, keywords: Mapping[str, Any]) -> ScoreChange:
     if not isinstance(score, ScoreChange):
         raise TypeError(
             f"score is {described(score)}; expected a change of scores, such as flashmask.scores.softcap(50.0) | "
-            "flashmask.scores.alibi(slopes); a function of FlexAttention is flashmask.flex_attention's"
+            "flashmask.scores.alibi(slopes); a function is taken by flashmask.attention and flashmask.flex_attention"
         )
     if said is not UNCHANGED:
         raise ValueError(
@@ -201,4 +211,6 @@ def options_with_plan(options: CallOptions, plan: Plan, mask: object) -> CallOpt
         raise ValueError("the call's bias fits a plan with {}; the plan was made with {}".format(*names))
     if score.text not in (change, step_of(kind)):
         raise ValueError(f"score is {score!r}; the plan was made for {change!r}: leave out what is no bias")
-    return options._replace(scale=scale, score=ScoreChange(change, score.operands, score.origin), cudnn=OURS)
+    return options._replace(
+        scale=scale, score=ScoreChange(change, score.operands, score.origin, score.reads), cudnn=OURS
+    )

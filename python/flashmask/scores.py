@@ -14,7 +14,7 @@ from typing import Any
 
 from flashmask._arguments import described, integer
 
-__all__ = ["ScoreChange", "alibi", "bias", "distance", "multiply", "softcap"]
+__all__ = ["ScoreChange", "alibi", "bias", "distance", "function", "multiply", "softcap"]
 
 OPERANDS = {
     "alibi": ("alibi_slopes", "query_positions", "key_positions"),
@@ -27,11 +27,16 @@ _KINDS = {"alibi": "alibi", "bias": "bias", "distance": "distance_bias"}
 """Steps that add something, as a text writes them, and their names in OPERANDS."""
 
 
+_KINDS_OF_OPERANDS = {kind: step for step, kind in _KINDS.items()}
+MOST_READS = 4
+"""Operands that a function may read by their numbers."""
+
+
 def kind_of(text: str) -> str:
     """Returns what a change that is written as `text` adds: one of OPERANDS, or nothing."""
-    for step in text.split(" | "):  # PyTorch 2.11 traces a loop, but no := in a generator
-        if step in _KINDS:
-            return _KINDS[step]
+    for step, kind in _KINDS.items():  # a step, or what a function reads: no other name has these letters
+        if step in text:
+            return kind
     return ""
 
 
@@ -58,6 +63,8 @@ class ScoreChange:
     """What the bias is computed from, in the order of OPERANDS; positions may be None."""
     origin: int = 0
     """The entry of a table that distance 0 gets."""
+    reads: tuple[Any, ...] = ()
+    """The operands that a function reads by their numbers."""
 
     @property
     def kind(self) -> str:
@@ -69,9 +76,11 @@ class ScoreChange:
             return NotImplemented
         if self.kind and other.kind:
             _refuse_two(OPERANDS[self.kind][0], OPERANDS[other.kind][0])
+        if self.reads and other.reads:
+            raise ValueError("two functions that read operands are joined; write them as one function")
         added = other if other.kind else self
         text = " | ".join(each for each in (self.text, other.text) if each)
-        return ScoreChange(text, added.operands, added.origin)
+        return ScoreChange(text, added.operands, added.origin, self.reads or other.reads)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ScoreChange) and self._compared == other._compared
@@ -81,7 +90,7 @@ class ScoreChange:
 
     @property
     def _compared(self) -> tuple[Any, ...]:
-        return self.text, self.origin, tuple(map(id, self.operands))
+        return self.text, self.origin, tuple(map(id, (*self.operands, *self.reads)))
 
     def __repr__(self) -> str:
         """The calls that make it: the same text for every way of making it."""
@@ -89,6 +98,8 @@ class ScoreChange:
         if self.origin:
             given.append(f"origin={self.origin}")
         called = (f"{step}({', '.join(given)})" if step in _KINDS else step for step in self.text.split(" | "))
+        if self.reads:
+            return f"{' | '.join(called)} of {', '.join(map(described, self.reads))}"
         return " | ".join(called) or "unchanged"
 
 
@@ -150,6 +161,38 @@ def distance(table: Any, origin: int = 0) -> ScoreChange:
     or before their query, key length - 1 where a table of query length + key length - 1 entries holds all distances.
     """
     return ScoreChange("distance", operands=(table,), origin=integer("distance_origin", origin))
+
+
+def function(text: str, *operands: Any, bias: Any = None, distance: Any = None, origin: int = 0) -> ScoreChange:
+    """Scores become what an expression computes, such as "mul(score, add(1, mul(0.1, cos(sub(q, k)))))".
+
+    attention(score=f) writes a Python function f(score, b, h, q_idx, kv_idx) as such an expression by itself.
+
+    Args:
+        text: calls of neg, abs, floor, sqrt, exp, log, tanh, erf, sin, cos, add, sub, mul, div, min, max; lt, le, eq,
+            not, and, or for conditions; where(condition, number, number); of score, numbers, the place b, h, q, k of
+            the score, counted from 0, and at(n, index, ...), an entry of operand n. bias and distance are the numbers
+            that scores.bias and scores.distance would add. "$0 = ...;" in front names a value.
+        operands: at most four, of 1 to 4 dimensions, float32, bfloat16 or float16, whose indices are cut off to whole
+            numbers inside them. They have no gradient.
+        bias: values as scores.bias takes them, with a gradient, where the text says bias.
+        distance: a table as scores.distance takes it, with a gradient, where the text says distance.
+        origin: the entry of distance 0.
+    """
+    if not isinstance(text, str):
+        raise TypeError(f"text is {described(text)}; expected an expression, such as 'mul(score, score)'")
+    change = ScoreChange(f"function({text})", reads=operands)
+    given = {"bias": bias, "distance_bias": distance}
+    for kind, value in given.items():
+        if (value is not None) != (change.kind == kind):
+            name = _KINDS_OF_OPERANDS[kind]
+            said = f"the text reads {name}, and none is given" if value is None else f"{name} is given, and not read"
+            raise ValueError(f"function({text!r}): {said}")
+    if len(operands) > MOST_READS:
+        raise ValueError(f"function() has {len(operands)} operands; expected at most {MOST_READS}")
+    if not change.kind:
+        return change
+    return ScoreChange(change.text, (given[change.kind],), integer("origin", origin), operands)
 
 
 _softcap, _bias = softcap, bias  # whose names the keywords have

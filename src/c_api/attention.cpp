@@ -39,6 +39,14 @@ flashmask::BiasTensor to_bias(const Tensors& tensors) {
   return {to_tensor_view(tensors.bias, "bias"), tensors.bias_origin};
 }
 
+template <typename Tensors>
+flashmask::ScoreOperands to_operands(const Tensors& tensors) {
+  flashmask::ScoreOperands operands;
+  for (std::size_t i = 0; i < operands.size(); ++i)
+    operands[i] = to_tensor_view(tensors.operands[i], "operands[" + std::to_string(i) + "]");
+  return operands;
+}
+
 flashmask::ForwardTensors to_forward_tensors(const flashmask_forward_tensors& tensors) {
   return {.q = to_tensor_view(tensors.q, "q"),
           .k = to_tensor_view(tensors.k, "k"),
@@ -48,7 +56,8 @@ flashmask::ForwardTensors to_forward_tensors(const flashmask_forward_tensors& te
           .sinks = to_tensor_view(tensors.sinks, "sinks"),
           .alibi = to_alibi(tensors),
           .bias = to_bias(tensors),
-          .max_scores = to_tensor_view(tensors.max_scores, "max_scores")};
+          .max_scores = to_tensor_view(tensors.max_scores, "max_scores"),
+          .operands = to_operands(tensors)};
 }
 
 flashmask::BackwardTensors to_backward_tensors(const flashmask_backward_tensors& tensors) {
@@ -66,7 +75,8 @@ flashmask::BackwardTensors to_backward_tensors(const flashmask_backward_tensors&
           .grad_sinks = to_tensor_view(tensors.grad_sinks, "grad_sinks"),
           .alibi = to_alibi(tensors),
           .bias = to_bias(tensors),
-          .grad_bias = to_tensor_view(tensors.grad_bias, "grad_bias")};
+          .grad_bias = to_tensor_view(tensors.grad_bias, "grad_bias"),
+          .operands = to_operands(tensors)};
 }
 
 flashmask::TangentTensors to_tangent_tensors(const flashmask_tangent_tensors& tensors) {
@@ -82,7 +92,8 @@ flashmask::TangentTensors to_tangent_tensors(const flashmask_tangent_tensors& te
           .tangent_lse = to_tensor_view(tensors.tangent_lse, "tangent_lse"),
           .sinks = to_tensor_view(tensors.sinks, "sinks"),
           .alibi = to_alibi(tensors),
-          .bias = to_bias(tensors)};
+          .bias = to_bias(tensors),
+          .operands = to_operands(tensors)};
 }
 
 /// Views of the tensors after the first two parts, `kinds` per part; messages name them by kind and part: lse3.

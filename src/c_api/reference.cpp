@@ -11,6 +11,8 @@
 namespace reference = flashmask::reference;
 using flashmask::Mask;
 using flashmask::Problem;
+using flashmask::ScoreFunction;
+using flashmask::ScoreOperand;
 using flashmask::c_api::array;
 using flashmask::c_api::element_count;
 using flashmask::c_api::guard;
@@ -56,7 +58,8 @@ class Given {
                optional(from.key_positions, from.key_position_count, "inputs.key_positions"),
                {},
                {},
-               from.bias_origin};
+               from.bias_origin,
+               to_operands(from)};
     if (!has_bias_tensor(problem_)) return;
     std::copy_n(from.bias_shape, 4, inputs_.bias_shape.begin());
     inputs_.bias =
@@ -69,12 +72,26 @@ class Given {
   const reference::Inputs& inputs() const { return inputs_; }
 
  private:
+  std::span<const ScoreOperand> to_operands(const flashmask_reference_inputs& from) {
+    const ScoreFunction* const function = problem_.change.function();
+    for (std::size_t i = 0; function != nullptr && i < static_cast<std::size_t>(function->operands()); ++i) {
+      ScoreOperand& operand = operands_.emplace_back();
+      std::copy_n(from.operand_shapes + 4 * i, function->rank(static_cast<int>(i)), operand.shape.begin());
+      const std::span<const std::int64_t> sizes(operand.shape.data(),
+                                                static_cast<std::size_t>(function->rank(static_cast<int>(i))));
+      operand.values = array(from.operands[i], static_cast<std::int64_t>(element_count(sizes, "inputs.operands")),
+                             "inputs.operands");
+    }
+    return operands_;
+  }
+
   static std::span<const double> optional(const double* given, std::int64_t count, const char* name) {
     return given == nullptr ? std::span<const double>() : array(given, count, name);
   }
 
   Problem problem_;
   std::vector<double> dropout_;
+  std::vector<ScoreOperand> operands_;
   reference::Inputs inputs_;
 };
 

@@ -72,14 +72,15 @@ LAYOUT(flashmask_execution, FIELD(struct_size), FIELD(executor), FIELD(workspace
        FIELD(dropout_place_size));
 LAYOUT(flashmask_forward_tensors, FIELD(struct_size), FIELD(q), FIELD(k), FIELD(v), FIELD(o), FIELD(lse), FIELD(sinks),
        FIELD(alibi_slopes), FIELD(query_positions), FIELD(key_positions), FIELD(bias), FIELD(bias_origin),
-       FIELD(max_scores));
+       FIELD(max_scores), FIELD(operands));
 LAYOUT(flashmask_backward_tensors, FIELD(struct_size), FIELD(q), FIELD(k), FIELD(v), FIELD(o), FIELD(lse),
        FIELD(grad_o), FIELD(grad_lse), FIELD(grad_q), FIELD(grad_k), FIELD(grad_v), FIELD(sinks), FIELD(grad_sinks),
        FIELD(alibi_slopes), FIELD(query_positions), FIELD(key_positions), FIELD(bias), FIELD(bias_origin),
-       FIELD(grad_bias));
+       FIELD(grad_bias), FIELD(operands));
 LAYOUT(flashmask_tangent_tensors, FIELD(struct_size), FIELD(q), FIELD(k), FIELD(v), FIELD(o), FIELD(lse),
        FIELD(tangent_q), FIELD(tangent_k), FIELD(tangent_v), FIELD(tangent_o), FIELD(tangent_lse), FIELD(sinks),
-       FIELD(alibi_slopes), FIELD(query_positions), FIELD(key_positions), FIELD(bias), FIELD(bias_origin));
+       FIELD(alibi_slopes), FIELD(query_positions), FIELD(key_positions), FIELD(bias), FIELD(bias_origin),
+       FIELD(operands));
 LAYOUT(flashmask_kernel_info, FIELD(struct_size), FIELD(name), FIELD(arch), FIELD(direction), FIELD(dtype),
        FIELD(device_type), FIELD(form), FIELD(tile_rows), FIELD(tile_columns), FIELD(why_not), FIELD(head_dim),
        FIELD(value_dim), FIELD(features), FIELD(compute_capability_major), FIELD(compute_capability_minor));
@@ -108,7 +109,8 @@ LAYOUT(flashmask_reference_linear_tensors, FIELD(struct_size), FIELD(q), FIELD(k
 LAYOUT(flashmask_reference_inputs, FIELD(struct_size), FIELD(q), FIELD(k), FIELD(v), FIELD(dropout_seed),
        FIELD(dropout_offset), FIELD(sinks), FIELD(sink_count), FIELD(dropout_place), FIELD(dropout_place_size),
        FIELD(alibi_slopes), FIELD(alibi_slope_count), FIELD(query_positions), FIELD(query_position_count),
-       FIELD(key_positions), FIELD(key_position_count), FIELD(bias), FIELD(bias_shape), FIELD(bias_origin));
+       FIELD(key_positions), FIELD(key_position_count), FIELD(bias), FIELD(bias_shape), FIELD(bias_origin),
+       FIELD(operands), FIELD(operand_shapes));
 
 #undef LAYOUT
 #undef FIELD

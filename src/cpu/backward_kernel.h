@@ -159,6 +159,10 @@ class BackwardKernel {
       query_positions_.read(head.bias.query_positions, tile.row_token, head.bias.row_shift, tile.rows);
       key_positions_.read(head.bias.key_positions, tile.column_token, 0, columns_);
     }
+    if (change_.computes()) {
+      of_queries_.compute(task.sizes.function, head.bias.operands, false, tile.row_token, tile.rows);
+      of_keys_.compute(task.sizes.function, head.bias.operands, true, tile.column_token, columns_);
+    }
     if (change_.adds()) bias_.read(head.bias.values, tile);
     for (int half = 0; half < kHalves; ++half) extent_[half].set_whole();
     const bool dropout = head.dropout.threshold != 0;
@@ -303,8 +307,17 @@ class BackwardKernel {
     alignas(64) float bias_slopes[Rows][kPanel<Isa>];  // where the change has more steps behind a bias
     if (change_.changes())
       change_.change(p,
-                     {query_positions_.at + q0, key_positions_.at + panel * kPanel<Isa>,
-                      bias_.at(q0, panel * kPanel<Isa>), bias_.line_stride()},
+                     {query_positions_.at + q0,
+                      key_positions_.at + panel * kPanel<Isa>,
+                      bias_.at(q0, panel * kPanel<Isa>),
+                      bias_.line_stride(),
+                      {of_queries_.at(q0),
+                       of_keys_.at(panel * kPanel<Isa>),
+                       of_queries_.kSlotStride,
+                       of_keys_.kSlotStride,
+                       false,
+                       tile.rows - q0,
+                       {}}},
                      {softmax[0], bias_slopes[0]});
     if (change_.has_slopes()) {
       exponentiate<Masked, Dropout, true>(head, tile, panel, q0, p, softmax, plain);
@@ -402,7 +415,9 @@ class BackwardKernel {
               bits_[panel / kHalfPanels].word[q0 + r] >> (panel % kHalfPanels * kPanel<Isa> + v * Isa::lanes), x,
               Isa::broadcast(0.0f));
         if constexpr (Slopes) Isa::store(plain[r] + v * Isa::lanes, x);
-        Isa::store(kept, Slopes ? Isa::mul(x, Isa::load(kept)) : x);
+        // A slope that is not finite is of no consequence where P is 0.
+        Isa::store(kept,
+                   Slopes ? Isa::select(Isa::greater(x, Isa::broadcast(0.0f)), Isa::mul(x, Isa::load(kept)), x) : x);
         if constexpr (Dropout) x = Isa::select(kept_bits(panel, q0 + r, v), x, Isa::broadcast(0.0f));
         p.v[r][v] = x;
       });
@@ -548,6 +563,8 @@ class BackwardKernel {
   TilePositions<Isa, kQueries> query_positions_;
   TilePositions<Isa, kKeys> key_positions_;
   BiasTile<Isa, kQueries, kKeys, false> bias_;
+  SideValues<Isa, kQueries, true> of_queries_;
+  SideValues<Isa, kKeys, false> of_keys_;
   Sum sums_[kHalves * KeyBlocks::count];  ///< whether anything was added to the gradients of a block of keys
 };
 

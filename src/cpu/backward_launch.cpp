@@ -145,7 +145,7 @@ class BackwardCall {
             mask.column_runs(column_tile),
             mask.partial_tiles(),
             dropout_draw(problem_, execution_, batch, head),
-            head_bias(problem_, tensors_.alibi, tensors_.bias, batch, head),
+            head_bias(problem_, tensors_, batch, head),
             {}};
   }
 

@@ -21,7 +21,7 @@ KernelInfo describe(const cpu::InstructionSet& set, Direction direction, DType d
   info.head_dim = info.value_dim = kMaxHeadDim;
   info.features = {Feature::dropout,       Feature::deterministic, Feature::block_map, Feature::sinks,
                    Feature::softcap,       Feature::alibi,         Feature::invariant, Feature::bias,
-                   Feature::distance_bias, Feature::any_change};
+                   Feature::distance_bias, Feature::any_change,    Feature::functions};
   if (direction == Direction::forward) info.features.add(Feature::max_scores);
   if (direction == Direction::backward && dtype != DType::f32) info.features.add(Feature::float32_key_gradients);
   info.name = info.arch + "." + to_string(direction) + "." + to_string(dtype) + ".dany.m" +

@@ -95,6 +95,7 @@ class ForwardKernel {
     rows_ = static_cast<int>(rows.count);
     change_ = TileChange<Isa>(task.sizes, task.bias);
     if (change_.biases()) query_positions_.read(task.bias.query_positions, row_token_, task.bias.row_shift, rows_);
+    if (change_.computes()) of_queries_.compute(task.sizes.function, task.bias.operands, false, row_token_, rows_);
     if (task.runs.count != 0) {
       copies_.load_transposed(queries_, keys_, key_stride_, task.q, row_token_, kTile, rows_, task.sizes.head_dim);
     }
@@ -129,6 +130,8 @@ class ForwardKernel {
     const TileBounds tile{row0_, column0, rows_, static_cast<int>(columns.count), row_token_, columns.first};
     extent_.set_whole();
     if (change_.biases()) key_positions_.read(task.bias.key_positions, tile.column_token, 0, tile.columns);
+    if (change_.computes())
+      of_keys_.compute(task.sizes.function, task.bias.operands, true, tile.column_token, tile.columns);
     if (change_.adds()) {
       bias_.read(task.bias.values, tile);
       bias_.prefetch_next(next_bias_, task.bias.values, tile, task.sizes.keys.tokens);
@@ -187,7 +190,12 @@ class ForwardKernel {
         register_tile<Isa, Rows, Vectors>({keys.data + key0 * keys.row_stride, keys.row_stride, 1}, queries, units_);
     if (change_.changes())
       change_.change(
-          acc, {key_positions_.at + key0, query_positions_.at + lane0, bias_.at(key0, lane0), bias_.line_stride()},
+          acc,
+          {key_positions_.at + key0,
+           query_positions_.at + lane0,
+           bias_.at(key0, lane0),
+           bias_.line_stride(),
+           {of_keys_.at(key0), of_queries_.at(lane0), of_keys_.kSlotStride, of_queries_.kSlotStride, true, kTile, {}}},
           {nullptr, nullptr});
     unrolled<Vectors>([&](auto v) FLASHMASK_INLINE_LAMBDA {
       const int lane = lane0 + v * Isa::lanes;
@@ -341,6 +349,8 @@ class ForwardKernel {
   TileChange<Isa> change_;
   TilePositions<Isa, kTile> query_positions_, key_positions_;
   BiasTile<Isa, kTile, kTile, true> bias_;
+  SideValues<Isa, kTile, true> of_keys_;
+  SideValues<Isa, kTile, false> of_queries_;
 };
 
 }  // namespace flashmask::cpu

@@ -83,10 +83,9 @@ class Forward final : public ForwardKernel {
                head_rows<Rows>(tensors.v, batch, kv_head),
                written_rows(problem, Direction::forward, tensors.o, batch, head), head_line(tensors.lse, batch, head),
                tensors.max_scores.present() ? head_line(tensors.max_scores, batch, head) : nullptr,
-               tensors.sinks.present() ? sinks : nullptr, head_bias(problem, tensors.alibi, tensors.bias, batch, head),
-               row_tile, next, mask.row_runs(row_tile), mask.partial_tiles(),
-               set_.predicates.of(info().predicate).column_words, dropout_draw(problem, execution, batch, head),
-               plan.visit() == Visit::active, scratch});
+               tensors.sinks.present() ? sinks : nullptr, head_bias(problem, tensors, batch, head), row_tile, next,
+               mask.row_runs(row_tile), mask.partial_tiles(), set_.predicates.of(info().predicate).column_words,
+               dropout_draw(problem, execution, batch, head), plan.visit() == Visit::active, scratch});
   }
 
   const InstructionSet& set_;

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "base/units.h"
+#include "cpu/compiler.h"
 #include "flashmask/score_change.h"
 #include "flashmask/tensor.h"
 #include "flashmask/tile.h"
@@ -97,6 +98,22 @@ struct MutableRows {
   bool past_caches = false;  ///< rows of whole cache lines bypass the caches, as they are not read soon
 };
 
+/// The nodes of a ScoreFunction.
+struct FunctionNodes {
+  const ScoreNode* nodes = nullptr;  ///< [count]; null: there is no function
+  int count = 0, value = 0, slope = 0;
+  int bias_slope = -1;                 ///< −1: it reads no bias
+  int query_sides = 0, key_sides = 0;  ///< values of queries, and of keys, that meet others
+
+  FLASHMASK_INLINE int sides(bool of_keys) const { return of_keys ? key_sides : query_sides; }
+};
+
+/// What a function reads beside the score, for one query head.
+struct HeadOperands {
+  const TensorView* operands = nullptr;
+  std::int64_t batch = 0, head = 0;
+};
+
 struct HeadSizes {
   PlacedTokens queries, keys;
   DType dtype;
@@ -108,6 +125,7 @@ struct HeadSizes {
   const ScoreStep* steps;  ///< [step_count] of the change of scores
   int step_count;
   bool has_bias_tensor = false;  ///< whether tiles of bias values need memory
+  FunctionNodes function = {};   ///< the one step of the change of scores, if that is a function
 };
 
 /// What a bias tensor adds to the scores of one query head. Rows are counted by token.
@@ -136,6 +154,7 @@ struct HeadBias {
   const float* key_positions;    ///< of column 0; null: column j has position j
   std::int64_t row_shift;
   HeadValues values;
+  HeadOperands operands = {};
 };
 
 /// The operands that a forward task reads before anything else; q.data is null if it reads nothing.

@@ -100,6 +100,14 @@ inline float* head_line(const TensorView& tensor, std::int64_t batch, std::int64
   return static_cast<float*>(tensor.data) + batch * tensor.strides[0] + head * tensor.strides[1];
 }
 
+inline FunctionNodes function_nodes(const ScoreFunction* function) {
+  if (function == nullptr) return {};
+  return {function->nodes().data(), static_cast<int>(function->nodes().size()),
+          function->value(),        function->slope(),
+          function->bias_slope(),   function->sides(false),
+          function->sides(true)};
+}
+
 inline HeadSizes head_sizes(const Plan& plan, std::int64_t batch) {
   const Problem& problem = plan.problem();
   const Places* places = PlanAccess::places(plan);
@@ -113,7 +121,8 @@ inline HeadSizes head_sizes(const Plan& plan, std::int64_t batch) {
           static_cast<float>(problem.change.bias_factors()),
           problem.change.steps().data(),
           static_cast<int>(problem.change.steps().size()),
-          has_bias_tensor(problem)};
+          has_bias_tensor(problem),
+          function_nodes(problem.change.function())};
 }
 
 /// Returns one head of a (1 or batch, 1 or query heads, …) tensor.
@@ -132,10 +141,12 @@ inline HeadValues head_values(const Problem& problem, const BiasTensor& bias, st
           problem.key_length - problem.query_length + bias.origin};
 }
 
-inline HeadBias head_bias(const Problem& problem, const AlibiTensors& alibi, const BiasTensor& bias, std::int64_t batch,
-                          std::int64_t query_head) {
+template <class Tensors>
+HeadBias head_bias(const Problem& problem, const Tensors& tensors, std::int64_t batch, std::int64_t query_head) {
+  const AlibiTensors& alibi = tensors.alibi;
   HeadBias made{};
-  if (has_bias_tensor(problem)) made.values = head_values(problem, bias, batch, query_head);
+  made.operands = {tensors.operands.data(), batch, query_head};
+  if (has_bias_tensor(problem)) made.values = head_values(problem, tensors.bias, batch, query_head);
   if (problem.change.bias() != ScoreBias::alibi) return made;
   // An array for all batch entries has one entry, or one dimension less.
   const auto of_entry = [&](const TensorView& tensor, bool shared) {

@@ -2,17 +2,13 @@
 #pragma once
 
 #include "cpu/compiler.h"
+#include "cpu/function_tile.h"
 #include "cpu/kernel_tasks.h"
 #include "cpu/register_tile.h"
 
 /// What a ScoreChange does to scores, for register tiles whose lines and lanes are rows and columns of a tile, or
 /// columns and rows.
 namespace flashmask::cpu {
-
-/// tanh(x) ≈ x · P(x²) / Q(x²) for |x| ≤ 9, beyond which tanh rounds to 1: minimax in the relative error, which is
-/// 2.1e-8 before rounding.
-inline constexpr float kTanhP[] = {9.99999979e-01f, 1.33810214e-01f, 3.49558308e-03f, 2.06090005e-05f, 1.33545521e-08f};
-inline constexpr float kTanhQ[] = {1.0f, 4.67143370e-01f, 2.58769630e-02f, 3.28562661e-04f, 7.77651259e-07f};
 
 /// Positions of a tile's tokens on one side, from `first` on, as floats: `given`, or first + shift onwards. Past the
 /// `count` that exist, where nothing is visible, they are 0.
@@ -31,6 +27,7 @@ struct TilePositions {
 struct AddedScores {
   const float *lines, *lanes, *added;
   std::int64_t added_stride;
+  FunctionPlace function;
 };
 
 /// Derivatives of a register tile's changed scores, in lines: by the score, but for HeadSizes::gradient_scale, and by
@@ -56,7 +53,8 @@ class TileChange {
         bias_factor_(sizes.bias_factor),
         slope_(bias.slope),
         biased_(bias.present),
-        adds_(bias.values.data != nullptr) {
+        adds_(bias.values.data != nullptr),
+        function_(sizes.function, bias.operands) {
     int known = 0;
     if (is(known, Kind::cap)) {
       to_cap_ = scale_ / static_cast<float>(steps_[known].number);
@@ -73,6 +71,8 @@ class TileChange {
   /// Whether it gives slopes by the bias.
   FLASHMASK_INLINE bool has_bias_slopes() const { return by_steps_ && adds_; }
   FLASHMASK_INLINE bool biases() const { return biased_; }
+  /// Whether a function changes the scores.
+  FLASHMASK_INLINE bool computes() const { return function_.present(); }
   /// Whether a bias tensor is added.
   FLASHMASK_INLINE bool adds() const { return adds_; }
   /// The factor that turns what change() leaves, or products where nothing changes, into scores.
@@ -82,6 +82,20 @@ class TileChange {
   template <int Rows, int Vectors>
   FLASHMASK_INLINE void change(Accumulators<Isa, Rows, Vectors>& x, const AddedScores& with,
                                const ScoreSlopes& slopes) const {
+    if (computes()) {
+      alignas(64) float tile[Rows][Vectors * Isa::lanes];
+      const Vec scale = Isa::broadcast(scale_);
+      each(x, [&](auto r, auto v, Vec product) FLASHMASK_INLINE_LAMBDA {
+        Isa::store(tile[r] + v * Isa::lanes, Isa::mul(product, scale));
+        return product;
+      });
+      FunctionPlace place = with.function;
+      place.bias = {with.added, with.added_stride, 1};
+      function_.compute(tile[0], Rows, Vectors * Isa::lanes, place, slopes.by_score,
+                        function_.reads_bias() ? slopes.by_bias : nullptr);
+      each(x, [&](auto r, auto v, Vec) FLASHMASK_INLINE_LAMBDA { return Isa::load(tile[r] + v * Isa::lanes); });
+      return;
+    }
     if (by_steps_) {
       alignas(64) float tile[Rows][Vectors * Isa::lanes];  // a copy: x stays in registers where there are no more steps
       each(x, [&](auto r, auto v, Vec product) FLASHMASK_INLINE_LAMBDA {
@@ -94,7 +108,7 @@ class TileChange {
     }
     if (bounded_to_ != 0.0f) {
       each(x, [&](auto r, auto v, Vec product) FLASHMASK_INLINE_LAMBDA {
-        const Vec bounded = tanh_of(Isa::mul(product, Isa::broadcast(to_cap_)));
+        const Vec bounded = tanh_of<Isa>(Isa::mul(product, Isa::broadcast(to_cap_)));
         if (slopes.by_score != nullptr)
           Isa::store(slopes.by_score + (r * Vectors + v) * Isa::lanes, slope_of_tanh(bounded));
         return Isa::mul(bounded, Isa::broadcast(bounded_to_));
@@ -146,7 +160,7 @@ class TileChange {
         factor *= number;
       } else if (is(step, Kind::cap)) {
         each_vector([&](int, int, int i) FLASHMASK_INLINE_LAMBDA {
-          const Vec y = tanh_of(Isa::mul(Isa::load(x + i), Isa::broadcast(factor / number)));
+          const Vec y = tanh_of<Isa>(Isa::mul(Isa::load(x + i), Isa::broadcast(factor / number)));
           Isa::store(x + i, y);
           // A bias that the mask hides may be NaN, whose slope is then 0.
           const Vec of_tanh = slope_of_tanh(y), zero = Isa::broadcast(0.0f);
@@ -178,23 +192,14 @@ class TileChange {
     return Isa::mul(Isa::broadcast(slope_), Isa::max(Isa::sub(line, lane), Isa::sub(lane, line)));
   }
 
-  static FLASHMASK_INLINE Vec tanh_of(Vec x) {
-    x = Isa::min(Isa::broadcast(9.0f), Isa::max(Isa::broadcast(-9.0f), x));  // this order of operands keeps a NaN
-    const Vec z = Isa::mul(x, x);
-    return Isa::div(Isa::mul(x, polynomial(kTanhP, z)), polynomial(kTanhQ, z));
-  }
   static FLASHMASK_INLINE Vec slope_of_tanh(Vec y) { return Isa::sub(Isa::broadcast(1.0f), Isa::mul(y, y)); }
-  static FLASHMASK_INLINE Vec polynomial(const float (&c)[5], Vec z) {
-    Vec sum = Isa::broadcast(c[4]);
-    for (int k = 3; k >= 0; --k) sum = Isa::fma(sum, z, Isa::broadcast(c[k]));
-    return sum;
-  }
 
   const ScoreStep* steps_ = nullptr;
   int count_ = 0;
   float scale_ = 0.0f, bias_factor_ = 1.0f, to_cap_ = 0.0f, slope_ = 0.0f;
   float bounded_to_ = 0.0f;  ///< what the tanh is multiplied by; 0: there is no cap that is computed in registers
   bool biased_ = false, adds_ = false, by_steps_ = false;
+  TileFunction<Isa> function_;
 };
 
 }  // namespace flashmask::cpu

@@ -91,6 +91,7 @@ class TangentsKernel {
     rows_ = static_cast<int>(rows.count);
     change_ = TileChange<Isa>(task_.sizes, task_.bias);
     if (change_.biases()) query_positions_.read(task_.bias.query_positions, row_token_, task_.bias.row_shift, rows_);
+    if (change_.computes()) of_queries_.compute(task_.sizes.function, task_.bias.operands, false, row_token_, rows_);
     if (task_.runs.count != 0) load_queries();
     for (int q = 0; q < kTile; ++q)
       lse2_[q] = lse_in_powers_of_two(q < rows_ ? task_.lse[row_token_ + q] : -std::numeric_limits<float>::infinity());
@@ -112,6 +113,8 @@ class TangentsKernel {
     const TileBounds tile{row0_, column0, rows_, static_cast<int>(columns.count), row_token_, columns.first};
     extent_.set_whole();
     if (change_.biases()) key_positions_.read(task_.bias.key_positions, tile.column_token, 0, tile.columns);
+    if (change_.computes())
+      of_keys_.compute(task_.sizes.function, task_.bias.operands, true, tile.column_token, tile.columns);
     if (change_.adds()) bias_.read(task_.bias.values, tile);
     if (kind == TileKind::full && tile.columns == kTile) {
       step<false>(tile);
@@ -172,7 +175,12 @@ class TangentsKernel {
     Accumulators<Isa, Rows, Vectors> scores = register_tile<Isa, Rows, Vectors>(of_keys, queries, units_);
     if (change_.changes())
       change_.change(
-          scores, {key_positions_.at + key0, query_positions_.at + lane0, bias_.at(key0, lane0), bias_.line_stride()},
+          scores,
+          {key_positions_.at + key0,
+           query_positions_.at + lane0,
+           bias_.at(key0, lane0),
+           bias_.line_stride(),
+           {of_keys_.at(key0), of_queries_.at(lane0), of_keys_.kSlotStride, of_queries_.kSlotStride, true, kTile, {}}},
           {slopes[0], nullptr});
     const Vec scale = Isa::broadcast(change_.scale() * kLog2E);
     unrolled<Vectors>([&](auto v) FLASHMASK_INLINE_LAMBDA {
@@ -360,6 +368,8 @@ class TangentsKernel {
   TileChange<Isa> change_;
   TilePositions<Isa, kTile> query_positions_, key_positions_;
   BiasTile<Isa, kTile, kTile, true> bias_;
+  SideValues<Isa, kTile, true> of_keys_;
+  SideValues<Isa, kTile, false> of_queries_;
 };
 
 }  // namespace flashmask::cpu

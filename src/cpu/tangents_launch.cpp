@@ -52,7 +52,7 @@ void run_tangents(const TangentsCode& code, ReadWords column_words, const Plan& 
               written_rows(problem, Direction::forward, tensors.tangent_o, batch, head),
               head_line(tensors.tangent_lse, batch, head),
               tensors.sinks.present() ? sinks : nullptr,
-              head_bias(problem, tensors.alibi, tensors.bias, batch, head),
+              head_bias(problem, tensors, batch, head),
               row_tile,
               mask.row_runs(row_tile),
               mask.partial_tiles(),

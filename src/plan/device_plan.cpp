@@ -289,7 +289,7 @@ class InvariantPlan {
 };
 
 InvariantPlan<HostPlaces> invariant(const Mask& mask, const Problem& problem, const PlanOptions& options) {
-  check_invariant(mask.lowered(), options);
+  check_invariant(mask.lowered(), problem, options);
   const LoweredMask form = lowered(mask, options);
   return {form, facts_of(HostMask{form}), problem, options};
 }

@@ -17,7 +17,8 @@ std::string to_string(Feature feature) {
                                                              "biases of scores",
                                                              "biases by distance",
                                                              "changes of scores beyond a cap, then a bias",
-                                                             "the largest scores of rows"};
+                                                             "the largest scores of rows",
+                                                             "functions of scores"};
   const auto number = static_cast<std::size_t>(feature);
   return number < kNames.size() ? kNames[number] : "feature " + std::to_string(number);
 }
@@ -32,7 +33,10 @@ Features required(const Problem& problem) {
   if (change.bias() == ScoreBias::alibi) needed.add(Feature::alibi);
   if (change.bias() == ScoreBias::tensor) needed.add(Feature::bias);
   if (change.bias() == ScoreBias::distances) needed.add(Feature::distance_bias);
-  if (!change.is_cap_and_bias()) needed.add(Feature::any_change);
+  if (change.function() != nullptr)
+    needed.add(Feature::functions);
+  else if (!change.is_cap_and_bias())
+    needed.add(Feature::any_change);
   return needed;
 }
 

@@ -21,7 +21,7 @@ namespace {
 
 }  // namespace
 
-void check_invariant(const LoweredMask& mask, const PlanOptions& options) {
+void check_invariant(const LoweredMask& mask, const Problem& problem, const PlanOptions& options) {
   if (options.invariant && options.reorder)
     throw Error(Status::unsupported,
                 "plan: invariant and reorder were asked for together; an order is found for the whole mask, so that it "
@@ -31,6 +31,11 @@ void check_invariant(const LoweredMask& mask, const PlanOptions& options) {
         Status::unsupported,
         "plan: invariant and a block map beside intervals; its blocks lie at multiples of their size, not where "
         "documents begin: plan with form bits, or leave invariant out");
+  const ScoreFunction* const function = problem.change.function();
+  if (options.invariant && function != nullptr && !function->is_by_distance())
+    throw Error(Status::unsupported,
+                "plan: invariant and a function of scores that depends on a token's number in the call, which no "
+                "document has alone: write it by sub(q, k), or leave invariant out");
 }
 
 void check_mask(const MaskShape& mask, const Problem& problem) {
@@ -55,6 +60,10 @@ void check_moved(const char* option, const Problem& problem) {
   if (problem.change.bias() != ScoreBias::none)
     refuse_mask(std::string(option) + " and a bias of scores" + on_device +
                 ", where tokens are moved and their positions are not: take one of them");
+  const ScoreFunction* const function = problem.change.function();
+  if (function != nullptr && function->locates())
+    refuse_mask(std::string(option) + " and a function of where scores lie" + on_device +
+                ", where tokens are moved and their numbers are not: take one of them");
 }
 
 void check_tiles(const Kernel& kernel, TileSize tiles) {
@@ -154,7 +163,7 @@ Plan plan(const Mask& mask, const Problem& problem, const PlanOptions& options, 
     refuse_mask("the problem is on " + to_string(problem.device) +
                 "; give a PlanPlace, as a plan for a GPU is made in memory there");
   }
-  check_invariant(mask.lowered(), options);
+  check_invariant(mask.lowered(), problem, options);
   if (options.reorder) return PlanAccess::reordered(mask, problem, options, executor);
   Plan made;
   made.problem_ = problem;

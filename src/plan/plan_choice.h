@@ -35,7 +35,7 @@ void check_mask(const MaskShape& mask, const Problem& problem);
 void check_moved(const char* option, const Problem& problem);
 
 /// Throws where an invariant plan was asked for together with what is no document's own.
-void check_invariant(const LoweredMask& mask, const PlanOptions& options);
+void check_invariant(const LoweredMask& mask, const Problem& problem, const PlanOptions& options);
 
 /// Throws if small tiles are asked for and the kernel has none.
 void check_tiles(const Kernel& kernel, TileSize tiles);

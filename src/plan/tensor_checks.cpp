@@ -59,6 +59,14 @@ void check_sinks(const TensorCheck& check, const Problem& p, const char* name, c
 /// From here on float32 does not hold every whole number, and distances would be rounded.
 constexpr std::int64_t kPositionsEnd = std::int64_t{1} << 24;
 
+/// Functions of scores compute with numbers of tokens in float32.
+void check_lengths(const TensorCheck& check, const Problem& p) {
+  if (std::max(p.query_length, p.key_length) > kPositionsEnd)
+    check.fail("q",
+               "a function of scores counts tokens in float32, which does not hold every number from 2^24 on; "
+               "expected fewer tokens");
+}
+
 /// Positions are read where that takes no waiting, on a CPU.
 void check_positions(const TensorCheck& check, const Problem& p, const char* name, const TensorView& positions,
                      std::int64_t length) {
@@ -126,9 +134,33 @@ void check_bias(const TensorCheck& check, const Problem& p, const BackwardTensor
   check("grad_bias", tensors.grad_bias, values.dtype, {values.shape.begin(), values.shape.end()});
 }
 
+constexpr const char* kOperandNames[] = {"operand 0", "operand 1", "operand 2", "operand 3"};
+static_assert(std::size(kOperandNames) == ScoreFunction::kMaxOperands);
+
+/// Operands have as many dimensions as their function reads with indices, and any strides.
+void check_operands(const TensorCheck& check, const Problem& p, const ScoreOperands& operands) {
+  const ScoreFunction* const function = p.change.function();
+  const int count = function == nullptr ? 0 : function->operands();
+  for (int i = 0; i < ScoreFunction::kMaxOperands; ++i) {
+    TensorView operand = operands[static_cast<std::size_t>(i)];
+    const char* const name = kOperandNames[i];
+    if (i >= count) {
+      if (operand.present()) check.fail(name, "it is given, and the change of scores reads none of that number");
+      continue;
+    }
+    if (operand.rank != function->rank(i))
+      check.fail(name, "it has " + std::to_string(operand.rank) + " dimensions; the function reads it with " +
+                           std::to_string(function->rank(i)) + " indices");
+    if (is_empty(operand)) check.fail(name, "it has no entries; the function reads one for each score");
+    operand.strides[static_cast<std::size_t>(operand.rank - 1)] = 1;  // any will do
+    check(name, operand, operand.dtype, {operand.shape.begin(), operand.shape.begin() + operand.rank});
+  }
+  if (count > 0 || (function != nullptr && function->locates())) check_lengths(check, p);
+}
+
 /// Returns the tensors that a call reads: those of every call, with its own between them.
 template <typename Tensors, typename... Own>
-std::array<NamedTensor, 8 + sizeof...(Own)> inputs_of(const Tensors& tensors, const Own&... own) {
+std::array<NamedTensor, 12 + sizeof...(Own)> inputs_of(const Tensors& tensors, const Own&... own) {
   return {{{"q", tensors.q},
            {"k", tensors.k},
            {"v", tensors.v},
@@ -137,7 +169,11 @@ std::array<NamedTensor, 8 + sizeof...(Own)> inputs_of(const Tensors& tensors, co
            {"alibi_slopes", tensors.alibi.slopes},
            {"query_positions", tensors.alibi.query_positions},
            {"key_positions", tensors.alibi.key_positions},
-           {"bias", tensors.bias.values}}};
+           {"bias", tensors.bias.values},
+           {kOperandNames[0], tensors.operands[0]},
+           {kOperandNames[1], tensors.operands[1]},
+           {kOperandNames[2], tensors.operands[2]},
+           {kOperandNames[3], tensors.operands[3]}}};
 }
 
 /// Checks q, k and v.
@@ -220,6 +256,7 @@ void check_tensors(const Problem& problem, const ForwardTensors& tensors) {
   if (tensors.sinks.present()) check_sinks(check, problem, "sinks", tensors.sinks);
   check_alibi(check, problem, tensors.alibi);
   check_bias(check, problem, tensors.bias);
+  check_operands(check, problem, tensors.operands);
   if (tensors.max_scores.present()) check("max_scores", tensors.max_scores, DType::f32, shapes.lse);
   const NamedTensor outputs[] = {{"o", tensors.o}, {"lse", tensors.lse}, {"max_scores", tensors.max_scores}};
   check_outputs(check, outputs, inputs_of(tensors));
@@ -244,6 +281,7 @@ void check_tensors(const Problem& problem, const BackwardTensors& tensors) {
   }
   check_alibi(check, problem, tensors.alibi);
   check_bias(check, problem, tensors);
+  check_operands(check, problem, tensors.operands);
   const NamedTensor outputs[] = {{"grad_q", tensors.grad_q},
                                  {"grad_k", tensors.grad_k},
                                  {"grad_v", tensors.grad_v},
@@ -268,6 +306,7 @@ void check_tensors(const Problem& problem, const TangentTensors& tensors) {
   if (tensors.sinks.present()) check_sinks(check, problem, "sinks", tensors.sinks);
   check_alibi(check, problem, tensors.alibi);
   check_bias(check, problem, tensors.bias);
+  check_operands(check, problem, tensors.operands);
   const NamedTensor outputs[] = {{"tangent_o", tensors.tangent_o}, {"tangent_lse", tensors.tangent_lse}};
   check_outputs(check, outputs,
                 inputs_of(tensors, NamedTensor{"o", tensors.o}, NamedTensor{"lse", tensors.lse},

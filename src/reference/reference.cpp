@@ -33,6 +33,19 @@ void require_bias(const Problem& p, const Inputs& in) {
   require_size("bias", in.bias.size(), size);
 }
 
+void require_operands(const Problem& p, const Inputs& in) {
+  const ScoreFunction* const function = p.change.function();
+  require_size("operands", in.operands.size(), function == nullptr ? 0 : function->operands());
+  for (std::size_t i = 0; i < in.operands.size(); ++i) {
+    const ScoreOperand& operand = in.operands[i];
+    std::int64_t size = 1;
+    for (int axis = 0; axis < function->rank(static_cast<int>(i)); ++axis)
+      size *= operand.shape[static_cast<std::size_t>(axis)];
+    if (size <= 0) refuse("reference: operand " + std::to_string(i) + " has no entries; the function reads one");
+    require_size("an operand", operand.values.size(), size);
+  }
+}
+
 void require_fit(const Problem& p, const Mask& mask, const Inputs& in) {
   validate(p);
   require_size("q", in.q.size(), p.batch * p.query_length * p.query_heads * p.head_dim);
@@ -57,6 +70,7 @@ void require_fit(const Problem& p, const Mask& mask, const Inputs& in) {
     }
   }
   require_bias(p, in);
+  require_operands(p, in);
   const MaskShape& m = mask.shape();
   const bool heads = m.heads == 1 || m.heads == p.kv_heads || m.heads == p.query_heads;
   if (heads && (m.batch == 1 || m.batch == p.batch) && m.rows == p.query_length && m.columns == p.key_length) return;
@@ -136,7 +150,8 @@ Row attend(const Place& at, const Inputs& in, const std::vector<std::int64_t>& s
   const double sink = row.lse;
   for (std::int64_t j : seen) {
     const double score = p.softmax_scale() * dot(q, &in.k[at.key(j, p.head_dim)], p.head_dim);
-    const ScoreChange::Changed changed = p.change.apply(score, bias_of(at, in, j));
+    const ScorePlace place{bias_of(at, in, j), at.b, at.h, at.i, j, in.operands};
+    const ScoreChange::Changed changed = p.change.apply(score, place);
     row.p[j] = changed.value;
     row.slopes[j] = changed.slope;
     row.bias_slopes[j] = changed.bias_slope;

@@ -64,6 +64,14 @@ TEST(Features, AFactorBelongsToTheScaleAndOtherChainsAreAFeature) {
   EXPECT_EQ(required(problem), (Features{Feature::bias, Feature::any_change}));
 }
 
+TEST(Features, AFunctionIsAFeatureBesideTheBiasThatItReads) {
+  Problem problem;
+  problem.change = scores::softcap(50) | scores::function("mul(score, score)");
+  EXPECT_EQ(required(problem), Features{Feature::functions});
+  problem.change = scores::function("mul(score, distance)");
+  EXPECT_EQ(required(problem), (Features{Feature::functions, Feature::distance_bias}));
+}
+
 /// Whether `other` takes all calls that `kernel` takes, and these with the feature.
 bool serves_for(const KernelInfo& other, const KernelInfo& kernel, Feature feature) {
   const Features all = kernel.features | Features{feature};

@@ -65,8 +65,9 @@ TEST(ScoreChange, RefusesWhatItIsNot) {
 TEST(ScoreChange, TakesItsStepsInOrder) {
   const ScoreChange change = multiply(0.5) | softcap(3) | multiply(2) | bias() | softcap(4);
   EXPECT_EQ(change.factor(), 0.5);
-  EXPECT_NEAR(change.apply(4 * change.factor(), 7).value, 4 * std::tanh((2 * 3 * std::tanh(2.0 / 3) + 7) / 4), 1e-14);
-  EXPECT_EQ(ScoreChange().apply(4, 7).value, 4);
+  EXPECT_NEAR(change.apply(4 * change.factor(), {.bias = 7}).value, 4 * std::tanh((2 * 3 * std::tanh(2.0 / 3) + 7) / 4),
+              1e-14);
+  EXPECT_EQ(ScoreChange().apply(4, {.bias = 7}).value, 4);
 }
 
 TEST(ScoreChange, HasTheSlopesOfFiniteDifferences) {
@@ -76,8 +77,8 @@ TEST(ScoreChange, HasTheSlopesOfFiniteDifferences) {
     const ScoreChange change = ScoreChange::parse(text);
     for (int i = 0; i < 20; ++i) {
       const double score = random.normal(), bias = random.normal(), step = 1e-6;
-      const ScoreChange::Changed changed = change.apply(score, bias);
-      const auto value = [&](double s, double b) { return change.apply(s, b).value; };
+      const ScoreChange::Changed changed = change.apply(score, {.bias = bias});
+      const auto value = [&](double s, double b) { return change.apply(s, {.bias = b}).value; };
       EXPECT_NEAR(changed.slope, (value(score + step, bias) - value(score - step, bias)) / (2 * step), 1e-8) << text;
       EXPECT_NEAR(changed.bias_slope, (value(score, bias + step) - value(score, bias - step)) / (2 * step), 1e-8)
           << text;

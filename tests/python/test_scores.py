@@ -188,7 +188,7 @@ def test_chains_that_mean_nothing_are_refused(make, error, message):
     ("options", "error", "message"),
     [
         ({"score": scores.softcap(2.0), "bias": BIAS}, ValueError, r"score and keywords .*\(bias\(.*are both given"),
-        ({"score": lambda s, b, h, i, j: s}, TypeError, r"score is function .*flashmask\.flex_attention's"),
+        ({"score": "softcap"}, TypeError, r"score is str .*a function is taken by flashmask\.attention"),
         ({"score": scores.bias(BIAS.numpy())}, TypeError, "bias is ndarray .*; expected a torch tensor"),
         (
             {"softcpa": 2.0},

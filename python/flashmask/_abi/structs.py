@@ -108,7 +108,7 @@ class Explanation(Sized):
 
 FEATURES = (
     *("dropout", "deterministic", "block_map", "sinks", "float32_key_gradients", "softcap", "alibi"),
-    *("invariant", "bias", "distance_bias", "any_change", "max_scores"),
+    *("invariant", "bias", "distance_bias", "any_change", "max_scores", "functions"),
 )
 """Bits of KernelInfo.features."""
 
@@ -327,6 +327,8 @@ class ReferenceInputs(Sized):
         ("bias", c_void_p),
         ("bias_shape", c_int64 * 4),
         ("bias_origin", c_int64),
+        ("operands", c_void_p * 4),
+        ("operand_shapes", c_int64 * 16),
     ]
 
 
@@ -338,6 +340,7 @@ class ForwardTensors(Sized):
         *((name, Tensor) for name in ("q", "k", "v", "o", "lse", "sinks", *_ALIBI, "bias")),
         ("bias_origin", c_int64),
         ("max_scores", Tensor),
+        ("operands", Tensor * 4),
     ]
 
 
@@ -347,6 +350,7 @@ class BackwardTensors(Sized):
         *((name, Tensor) for name in ("sinks", "grad_sinks", *_ALIBI, "bias")),
         ("bias_origin", c_int64),
         ("grad_bias", Tensor),
+        ("operands", Tensor * 4),
     ]
 
 
@@ -355,6 +359,7 @@ class TangentTensors(Sized):
         *((name, Tensor) for name in ("q", "k", "v", "o", "lse", "tangent_q", "tangent_k", "tangent_v")),
         *((name, Tensor) for name in ("tangent_o", "tangent_lse", "sinks", *_ALIBI, "bias")),
         ("bias_origin", c_int64),
+        ("operands", Tensor * 4),
     ]
 
 

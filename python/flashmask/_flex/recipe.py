@@ -15,6 +15,7 @@ from torch import Tensor
 
 from flashmask._flex.scores import Unrecognised, changed, depends_on_score, hidden_by, product
 from flashmask._flex.symbols import BOTH, LEAD, B, H, K, Q, Space, Symbol, evaluate, lift, trace
+from flashmask.scores import ScoreChange
 
 LARGEST = 1 << 30
 """Bytes of a bias of each pair that is computed rather than passed."""
@@ -46,6 +47,7 @@ class Recipe:
     pairs: list[Symbol] = field(default_factory=list)  # other biases
     alibi: list[Alibi] = field(default_factory=list)
     masks: list[Any] = field(default_factory=list)  # booleans, all of which hold where a score is visible
+    change: ScoreChange | None = None  # of scores, in place of all other fields but masks
 
     def parts(self) -> list[str]:
         """Names what it asks for, in the order of the fields."""
@@ -219,11 +221,11 @@ def bias_arguments(recipe: Recipe, space: Space, dtype: torch.dtype) -> dict[str
     if not terms:
         return {}
     if len(terms) == len(recipe.keys):
-        return {"bias": _float(_sum(recipe.keys, {}, space, dtype), dtype).expand(-1, -1, 1, space.sizes[3])}
+        return {"bias": as_bias(_sum(recipe.keys, {}, space, dtype), dtype).expand(-1, -1, 1, space.sizes[3])}
     if all(map(is_by_distance, terms)):
-        table = _float(_by_distance(terms, space, dtype), dtype)
+        table = as_bias(by_distance(terms, space, dtype), dtype)
         return {"distance_bias": table, "distance_origin": space.sizes[2] - 1}
-    return {"bias": _float(_of_pairs(terms, space, dtype), dtype).expand(-1, -1, *space.sizes[2:])}
+    return {"bias": as_bias(of_pairs(terms, space, dtype), dtype).expand(-1, -1, *space.sizes[2:])}
 
 
 def _alibi_arguments(alibi: Alibi, space: Space) -> dict[str, Any]:
@@ -240,7 +242,7 @@ def _alibi_arguments(alibi: Alibi, space: Space) -> dict[str, Any]:
     return arguments | {"query_positions": of_query[:, 0, :, 0], "key_positions": of_key[:, 0, 0, :]}
 
 
-def _by_distance(terms: list[Any], space: Space, dtype: torch.dtype) -> Tensor:
+def by_distance(terms: list[Any], space: Space, dtype: torch.dtype) -> Tensor:
     """The sum of biases for q - kv from -(KV - 1) to Q - 1, [1 or B, 1 or H, 1, Q + KV - 1]."""
     rows, columns = space.sizes[2:]
     distance = torch.arange(1 - columns, rows, device=space.device).reshape(1, 1, 1, -1)
@@ -248,8 +250,8 @@ def _by_distance(terms: list[Any], space: Space, dtype: torch.dtype) -> Tensor:
     return table.expand(-1, -1, 1, rows + columns - 1)
 
 
-def _of_pairs(terms: list[Any], space: Space, dtype: torch.dtype) -> Tensor:
-    if len(terms) == 1 and (view := _view(terms[0], space)) is not None:
+def of_pairs(terms: list[Any], space: Space, dtype: torch.dtype) -> Tensor:
+    if len(terms) == 1 and (view := view_of(terms[0], space)) is not None:
         return view
     told_apart = 0
     for each in terms:
@@ -265,7 +267,7 @@ def _of_pairs(terms: list[Any], space: Space, dtype: torch.dtype) -> Tensor:
     return _sum(terms, {}, space, dtype)
 
 
-def _view(term: Symbol, space: Space) -> Tensor | None:
+def view_of(term: Symbol, space: Space) -> Tensor | None:
     """Returns a captured tensor that is indexed by b, h, q_idx and kv_idx themselves, as a view of four dimensions."""
     if term.op != "gather":
         return None
@@ -290,7 +292,7 @@ def _sum(terms: list[Any], env: dict[str, Tensor], space: Space, dtype: torch.dt
     return reduce(operator.add, (each.to(sums) for each in parts))
 
 
-def _float(values: Tensor, dtype: torch.dtype) -> Tensor:
+def as_bias(values: Tensor, dtype: torch.dtype) -> Tensor:
     """Converts a bias to a dtype that attention() takes beside q of `dtype`."""
     if dtype is torch.float64:
         return values.double()

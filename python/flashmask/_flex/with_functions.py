@@ -5,15 +5,18 @@ from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Mapping
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+from flashmask._arguments import described
 from flashmask._attention import attention
 from flashmask._flex.captured import made_once
 from flashmask._flex.checks import is_of_any_size
+from flashmask._flex.expression import recipe_of_function
 from flashmask._flex.recipe import Recipe, bias_arguments, lines, recognise, value_of
 from flashmask._flex.repeatable import RepeatableIndexing
 from flashmask._flex.scores import Unrecognised
@@ -38,12 +41,13 @@ def with_functions(
     scale: float | None,
     with_lse: bool,
     with_max_scores: bool,
+    **others: Any,
 ) -> tuple[Tensor, ...]:
     """Returns o, lse and perhaps the largest scores of rows of tensors (batch, heads, tokens, dim).
 
-    lse lacks biases of rows unless `with_lse`.
+    lse lacks biases of rows unless `with_lse`. `others` are options of attention().
     """
-    wanted: dict[str, Any] = {"layout": "bhsd", "return_lse": True, "return_max_scores": with_max_scores}
+    wanted: dict[str, Any] = {"layout": "bhsd", "return_lse": True, "return_max_scores": with_max_scores} | others
     mask = _mask_of_blocks(block_mask, (q.shape[0], q.shape[1], q.shape[2], k.shape[2]))
     if score_mod is None:
         o, lse, *max_scores = attention(q, k, v, mask, scale=scale, **wanted)
@@ -59,7 +63,9 @@ def with_functions(
     scale = (1.0 / math.sqrt(q.shape[3]) if scale is None else scale) * recipe.scale
     if scale == 0:
         q, scale = q * 0.0, 1.0
-    arguments = {"scale": scale, "softcap": recipe.softcap} | wanted | arguments
+    arguments = (
+        {"scale": scale} | wanted | (arguments if "score" in arguments else {"softcap": recipe.softcap} | arguments)
+    )
     o, lse, *max_scores = attention(q, k, v, mask, **arguments)
     for bias in recipe.rows:
         o, lse = _with_bias_of_rows(o, lse, bias, with_lse)
@@ -73,7 +79,7 @@ def _read(score_mod: ScoreMod, q: Tensor, k: Tensor) -> tuple[Recipe, Space, dic
     dtype = torch.float64 if q.dtype is torch.float64 else torch.float32
     with RepeatableIndexing():
         recipe = _recipe(score_mod, space, dtype, q.shape[1] != k.shape[1])
-        return recipe, space, bias_arguments(recipe, space, q.dtype)
+        return recipe, space, {"score": recipe.change} if recipe.change else bias_arguments(recipe, space, q.dtype)
 
 
 def _may_be_kept(read: tuple[Recipe, Space, dict[str, Any]]) -> bool:
@@ -82,20 +88,69 @@ def _may_be_kept(read: tuple[Recipe, Space, dict[str, Any]]) -> bool:
     symbols = [recipe.query_factor, recipe.key_factor, *recipe.rows]
     values = [value_of(each) for each in symbols if isinstance(each, Symbol)]
     values += [each for each in arguments.values() if isinstance(each, Tensor)]
+    if recipe.change is not None:
+        values += [*recipe.change.operands, *recipe.change.reads]
     return not any(each.requires_grad or each.numel() > _LARGEST_KEPT for each in values)
 
 
 def _recipe(score_mod: ScoreMod, space: Space, dtype: torch.dtype, grouped: bool) -> Recipe:
     try:
         return recognise(score_mod, space, dtype, grouped)
-    except (Unrecognised, Untraceable) as error:
-        name = getattr(score_mod, "__qualname__", type(score_mod).__qualname__)
-        what = str(error) if isinstance(error, Unrecognised) else f"what cannot be read, as {error}"
+    except Untraceable as error:
+        raise _refused(score_mod, f"what cannot be read, as {error}") from error
+    except Unrecognised as error:
+        if space.device.type != "cpu":
+            raise _refused(score_mod, str(error)) from error
+        try:
+            return recipe_of_function(score_mod, space, dtype)
+        except Unrecognised as other:
+            raise _refused(score_mod, str(other)) from other
+
+
+def _refused(score_mod: ScoreMod, what: str) -> NotImplementedError:
+    name = getattr(score_mod, "__qualname__", type(score_mod).__qualname__)
+    return NotImplementedError(
+        f"score_mod computes {what} ({name}): flashmask computes a factor of either token, a softcap, a bias without "
+        "the score, and -inf, and on a CPU functions of one score; write it as these, pass a sink as sinks= of "
+        "flashmask.attention(), or call torch.nn.attention.flex_attention here"
+    )
+
+
+def attention_with_function(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Any,
+    plan: Any,
+    options: Mapping[str, Any],
+    return_lse: bool,
+    return_max_scores: bool,
+) -> Any:
+    """Does what attention() does where score= is a function."""
+    score, others = options["score"], {name: each for name, each in options.items() if name not in ("score", "scale")}
+    name = getattr(score, "__qualname__", type(score).__qualname__)
+    for each in ("softcap", "alibi_slopes", "bias", "distance_bias", "query_positions", "key_positions"):
+        if others.get(each) is not None:
+            raise ValueError(f"{each} is given beside score={name}; write it into the function")
+    if plan is not None:
         raise NotImplementedError(
-            f"score_mod computes {what} ({name}): flashmask computes a factor of either token, a softcap, a bias "
-            "without the score, and -inf; write it as these, pass a sink as sinks= of flashmask.attention(), or call "
-            "torch.nn.attention.flex_attention here"
-        ) from error
+            f"score is {name}, a function, and a plan is given; pass the mask, or give both a change of "
+            "flashmask.scores"
+        )
+    for given, tensor in (("q", q), ("k", k), ("v", v)):
+        if not isinstance(tensor, Tensor) or tensor.ndim != 4:
+            raise TypeError(
+                f"{given} is {described(tensor)}; expected a torch tensor of 4 dimensions beside score={name}"
+            )
+    heads_first = others.pop("layout", "bshd") == "bhsd"
+    if not heads_first:
+        q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+    o, lse, *largest = with_functions(
+        q, k, v, score, mask, options.get("scale"), return_lse, return_max_scores, **others
+    )
+    o = o if heads_first else o.transpose(1, 2)
+    chosen = (o, *((lse,) if return_lse else ()), *largest)
+    return chosen if len(chosen) > 1 else o
 
 
 def _with_bias_of_rows(o: Tensor, lse: Tensor, bias: Any, with_lse: bool) -> tuple[Tensor, Tensor]:

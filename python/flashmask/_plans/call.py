@@ -40,6 +40,10 @@ class Call(NamedTuple):
     bias: Tensor | None = None
     distance_origin: int = 0
     most_documents: int = 0
+    operand0: Tensor | None = None
+    operand1: Tensor | None = None
+    operand2: Tensor | None = None
+    operand3: Tensor | None = None
 
     @classmethod
     def of(cls, problem: Problem) -> Call:
@@ -55,12 +59,17 @@ class Call(NamedTuple):
         """Returns the problem of the call with tensors of these shapes; raises where they do not fit."""
         return make_problem(shapes, dtype, self.scale or None, self.dropout)._replace(change=self.change)
 
+    @property
+    def reads(self) -> tuple[Tensor, ...]:
+        """The operands that a function reads by their numbers."""
+        return tuple(each for each in (self.operand0, self.operand1, self.operand2, self.operand3) if each is not None)
+
     def biased(self, score: ScoreChange) -> Call:
-        """Returns the call with the operands of a change of scores, which has a bias."""
-        operands = dict(zip(OPERANDS[score.kind], score.operands, strict=True))
+        """Returns the call with the operands of a change of scores."""
+        operands = dict(zip(OPERANDS.get(score.kind, ()), score.operands, strict=True))
         if score.kind == "distance_bias":
             operands = {"bias": score.operands[0], "distance_origin": score.origin}
-        return self._replace(**operands)
+        return self._replace(**operands, **{f"operand{i}": each for i, each in enumerate(score.reads)})
 
 
 TYPES: dict[str, str] = {name: kind.__forward_arg__ for name, kind in Call.__annotations__.items()}

@@ -56,7 +56,14 @@ class Bias(NamedTuple):
     """Address of the gradient, contiguous; 0: it is not wanted."""
 
 
-AnyBias: TypeAlias = Alibi | Bias
+class Read(NamedTuple):
+    """The operands that a function of scores reads, of 1 to 4 dimensions, and the bias that it reads besides."""
+
+    bias: Bias | None
+    operands: Sequence[Bias]
+
+
+AnyBias: TypeAlias = Alibi | Bias | Read
 
 
 class Drawn(NamedTuple):
@@ -85,7 +92,10 @@ _BACKWARD_OF_ALIBI = struct.Struct(_BACKWARD_OF_SINKS.format + 3 * _WHOLE)
 _FORWARD_OF_BIAS = struct.Struct(_FORWARD_OF_ALIBI.format + _WHOLE + "q")
 _FORWARD_OF_MAX_SCORES = struct.Struct(_FORWARD_OF_BIAS.format + _WHOLE)
 _BACKWARD_OF_BIAS = struct.Struct(_BACKWARD_OF_ALIBI.format + _WHOLE + "q" + _WHOLE)
-_TANGENTS = struct.Struct("=Q" + 4 * _TENSOR + _WHOLE + 3 * _TENSOR + 7 * _WHOLE + "q")
+_OPERANDS = 4 * _WHOLE
+_FORWARD_OF_OPERANDS = struct.Struct(_FORWARD_OF_MAX_SCORES.format + _OPERANDS)
+_BACKWARD_OF_OPERANDS = struct.Struct(_BACKWARD_OF_BIAS.format + _OPERANDS)
+_TANGENTS = struct.Struct("=Q" + 4 * _TENSOR + _WHOLE + 3 * _TENSOR + 7 * _WHOLE + "q" + _OPERANDS)
 _EXECUTION = struct.Struct("=10Q")
 _DESCRIPTION = struct.Struct("=4i4q")
 _STRIDES = struct.Struct("=4q")
@@ -93,7 +103,7 @@ _ABSENT = bytes(80)
 _NO_TENSOR = 0, _ABSENT
 _NO_ALIBI = _NO_TENSOR * 3
 _NO_VIEW = 0, bytes(48), 0, 0, 0, 0
-# Calls without sinks, ALiBi, a bias or max_scores pass shorter structs; their size says so.
+# Calls without sinks, ALiBi, a bias, max_scores or operands pass shorter structs; their size says so.
 assert _FORWARD.size == s.ForwardTensors.sinks.offset
 assert _BACKWARD.size == s.BackwardTensors.sinks.offset
 assert _FORWARD_OF_SINKS.size == s.ForwardTensors.alibi_slopes.offset
@@ -101,8 +111,10 @@ assert _BACKWARD_OF_SINKS.size == s.BackwardTensors.alibi_slopes.offset
 assert _FORWARD_OF_ALIBI.size == s.ForwardTensors.bias.offset
 assert _BACKWARD_OF_ALIBI.size == s.BackwardTensors.bias.offset
 assert _FORWARD_OF_BIAS.size == s.ForwardTensors.max_scores.offset
-assert _FORWARD_OF_MAX_SCORES.size == ctypes.sizeof(s.ForwardTensors)
-assert _BACKWARD_OF_BIAS.size == ctypes.sizeof(s.BackwardTensors)
+assert _FORWARD_OF_MAX_SCORES.size == s.ForwardTensors.operands.offset
+assert _BACKWARD_OF_BIAS.size == s.BackwardTensors.operands.offset
+assert _FORWARD_OF_OPERANDS.size == ctypes.sizeof(s.ForwardTensors)
+assert _BACKWARD_OF_OPERANDS.size == ctypes.sizeof(s.BackwardTensors)
 assert _TANGENTS.size == ctypes.sizeof(s.TangentTensors)
 assert _EXECUTION.size == ctypes.sizeof(s.Execution)
 
@@ -162,14 +174,30 @@ class CompiledPlan:
         of_columns = alibi.key_positions, self._key_positions.get(alibi.key_entries, _ABSENT)
         return alibi.slopes, self._slopes[alibi.slope_dimensions], *of_rows, *of_columns
 
+    def _of_anything(self, bias: AnyBias | None) -> tuple[int | bytes, ...]:
+        """Packs what a call's scores are changed by, but for operands: ALiBi's tensors, a bias and its origin."""
+        if isinstance(bias, Read):
+            bias = bias.bias
+        if isinstance(bias, Bias):
+            return self._of_bias(bias)
+        return *(_NO_ALIBI if bias is None else self._of_alibi(bias)), *_NO_TENSOR, 0
+
+    def _of_operands(self, bias: AnyBias | None) -> tuple[int | bytes, ...]:
+        packed: list[int | bytes] = []
+        for each in bias.operands if isinstance(bias, Read) else ():
+            unused = (0,) * (4 - len(each.shape))
+            description = _DESCRIPTION.pack(each.code, *self._device, len(each.shape), *each.shape, *unused)
+            packed += [each.address, description + _STRIDES.pack(*each.strides, *unused)]
+        return *packed, *_NO_TENSOR * (4 - len(packed) // 2)
+
     def _of_bias(self, bias: Bias) -> tuple[int | bytes, ...]:
         """Packs the tensors of ALiBi, which are absent, and a bias and its origin."""
         description = _DESCRIPTION.pack(bias.code, *self._device, 4, *bias.shape)
         tensor = bias.address, description + _STRIDES.pack(*bias.strides)
         return *_NO_ALIBI, *tensor, bias.origin
 
-    def _of_bias_gradient(self, bias: Bias) -> tuple[int | bytes, ...]:
-        if not bias.gradient:
+    def _of_bias_gradient(self, bias: Bias | None) -> tuple[int | bytes, ...]:
+        if bias is None or not bias.gradient:
             return _NO_TENSOR
         strides = [math.prod(bias.shape[axis + 1 :]) for axis in range(4)]
         description = _DESCRIPTION.pack(bias.code, *self._device, 4, *bias.shape)
@@ -192,11 +220,11 @@ class CompiledPlan:
             *(o, self._whole_o, lse, self._lse),
         )
         of_sinks = _NO_TENSOR if sinks is None else (sinks[0], self._sinks[sinks[1:]])
-        if max_scores:
-            alibi = _NO_ALIBI if bias is None or isinstance(bias, Bias) else self._of_alibi(bias)
-            of_bias = self._of_bias(bias) if isinstance(bias, Bias) else (*alibi, *_NO_TENSOR, 0)
-            tensors = _FORWARD_OF_MAX_SCORES.pack(
-                _FORWARD_OF_MAX_SCORES.size, *fields, *of_sinks, *of_bias, max_scores, self._lse
+        if max_scores or isinstance(bias, Read):
+            tensors = _FORWARD_OF_OPERANDS.pack(
+                *(_FORWARD_OF_OPERANDS.size, *fields, *of_sinks, *self._of_anything(bias)),
+                *(max_scores, self._lse if max_scores else _ABSENT),
+                *self._of_operands(bias),
             )
         elif isinstance(bias, Bias):
             tensors = _FORWARD_OF_BIAS.pack(_FORWARD_OF_BIAS.size, *fields, *of_sinks, *self._of_bias(bias))
@@ -234,7 +262,10 @@ class CompiledPlan:
             given, gradient = sinks
             described = self._sinks[given[1:]]
             of_sinks = given[0], described, gradient, described
-        if isinstance(bias, Bias):
+        if isinstance(bias, Read):
+            of_bias = *self._of_anything(bias), *self._of_bias_gradient(bias.bias), *self._of_operands(bias)
+            tensors = _BACKWARD_OF_OPERANDS.pack(_BACKWARD_OF_OPERANDS.size, *fields, *of_sinks, *of_bias)
+        elif isinstance(bias, Bias):
             of_bias = *self._of_bias(bias), *self._of_bias_gradient(bias)
             tensors = _BACKWARD_OF_BIAS.pack(_BACKWARD_OF_BIAS.size, *fields, *of_sinks, *of_bias)
         elif bias is not None:
@@ -262,17 +293,13 @@ class CompiledPlan:
             _NO_VIEW if tangent is None else (tangent[0], described, *tangent[1])
             for tangent, described in zip(tangents, descriptions, strict=True)
         ]
-        of_bias: tuple[int | bytes, ...] = (*_NO_TENSOR * 4, 0)
-        if isinstance(bias, Bias):
-            of_bias = self._of_bias(bias)
-        elif bias is not None:
-            of_bias = *self._of_alibi(bias), *_NO_TENSOR, 0
         tensors = _TANGENTS.pack(
             _TANGENTS.size,
             *(q[0], self._q, *q[1], k[0], self._k, *k[1], v[0], self._v, *v[1], o[0], self._o, *o[1]),
             *(lse, self._lse, *given[0], *given[1], *given[2], out[0], self._whole_o, out[1], self._lse),
             *(_NO_TENSOR if sinks is None else (sinks[0], self._sinks[sinks[1:]])),
-            *of_bias,
+            *self._of_anything(bias),
+            *self._of_operands(bias),
         )
         status = library.flashmask_forward_tangents(self._handle, tensors, execution)
         if status:
@@ -368,6 +395,11 @@ class ReferencePlan:
         if sinks is not None:
             inputs.sinks, _, dimensions = sinks
             inputs.sink_count = self._problem.query_heads * (1 if dimensions == 1 else self._rows)
+        if isinstance(bias, Read):
+            for i, each in enumerate(bias.operands):
+                inputs.operands[i] = each.address
+                inputs.operand_shapes[4 * i : 4 * i + len(each.shape)] = tuple(each.shape)
+            bias = bias.bias
         if isinstance(bias, Bias):
             inputs.bias, inputs.bias_shape, inputs.bias_origin = bias.address, tuple(bias.shape), bias.origin
         elif bias is not None:
@@ -413,6 +445,8 @@ class ReferencePlan:
         call("reference_backward", *given, *gradients, *out)
         if sinks is not None:
             call("reference_backward_sinks", *given, *gradients, sinks[1])
+        if isinstance(bias, Read):
+            bias = bias.bias
         if isinstance(bias, Bias) and bias.gradient:
             call("reference_backward_bias", *given, *gradients, bias.gradient)
 

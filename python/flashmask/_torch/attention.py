@@ -58,11 +58,13 @@ def call_of(options: CallOptions, mask: Tensor | None = None, score: ScoreChange
         cudnn=options.cudnn,
         **others,
     )
-    if not score.kind:
+    if not score.kind and not score.reads:
         return call
-    for name, operand in zip(OPERANDS[score.kind], score.operands, strict=True):
+    for name, operand in zip(OPERANDS.get(score.kind, ()), score.operands, strict=True):
         if operand is not None:
             _check_operand(name, operand, score.kind == "alibi")
+    for i, operand in enumerate(score.reads):
+        _check_operand(f"operand {i}", operand, True)
     return call.biased(score)
 
 

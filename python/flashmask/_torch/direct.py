@@ -108,7 +108,7 @@ def is_recordable() -> bool:
 
 
 def _has_plain_tensors(call: Call, kernels: Kernels) -> bool:
-    if call.block_mask is not None or call.seed_offset is not None or call.bias_kind:
+    if call.block_mask is not None or call.seed_offset is not None or call.bias_kind or call.reads:
         return False
     sinks = call.sinks
     if sinks is not None and (

@@ -16,7 +16,7 @@ def forward_fake(q: Tensor, k: Tensor, v: Tensor, call: Call) -> Outputs:
     check_meta(
         q, alibi_slopes=call.alibi_slopes, query_positions=call.query_positions, key_positions=call.key_positions
     )
-    check_meta(q, bias=call.bias)
+    check_meta(q, bias=call.bias, **{f"operand {i}": each for i, each in enumerate(call.reads)})
     for name, tensor in (("q", q), ("k", k), ("v", v)):
         if tensor.ndim != 4:
             raise ValueError(f"{name} has shape {list(tensor.shape)}; expected (batch, sequence, heads, head dim)")

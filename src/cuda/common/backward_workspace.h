@@ -25,7 +25,7 @@ constexpr std::int64_t bias_tiles(const Problem& problem) {
 /// Returns in how many parts the batch is cut, each summed apart, for the gradient of a bias that all its entries
 /// share: where scores have few tiles, these alone would not keep a GPU busy. Never depends on the GPU, as rounding
 /// would.
-constexpr std::int64_t bias_parts(const Problem& problem) {
+inline std::int64_t bias_parts(const Problem& problem) {
   constexpr std::int64_t kBlocks = 512;
   const std::int64_t tiles = bias_tiles(problem);
   return problem.change.bias() == ScoreBias::tensor && tiles > 0 && 2 * tiles <= kBlocks && problem.batch > 1

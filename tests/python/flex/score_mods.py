@@ -21,7 +21,7 @@ class Case:
     becomes: list[str] = field(default_factory=list)  # parts of the recipe
     captured: Callable[[], dict[str, torch.Tensor]] = dict
     frozen: tuple[str, ...] = ()  # captured tensors of floating point that do not learn
-    refused: str = ""
+    on_gpus: str = ""  # why they refuse it
 
 
 def whole(*shape, below):
@@ -231,12 +231,13 @@ CASES = {
     ),
     "a sink as a first key": Case(
         sink_as_a_first_key,
+        ["change"],
         captured=lambda: {"sinks": torch.randn(H)},
-        refused="a number in place of the score where a condition holds",
+        on_gpus="a number in place of the score where a condition holds",
     ),
-    "an activation": Case(activation, refused="silu() of the score"),
-    "a gate by distance": Case(distance_gates, refused="the score times a factor of both tokens"),
-    "squares": Case(squares, refused="a product of scores"),
+    "an activation": Case(activation, ["change"], on_gpus="silu() of the score"),
+    "a gate by distance": Case(distance_gates, ["change"], on_gpus="the score times a factor of both tokens"),
+    "squares": Case(squares, ["change"], on_gpus="a product of scores"),
 }
-SERVED = {name: case for name, case in CASES.items() if not case.refused}
-REFUSED = {name: case for name, case in CASES.items() if case.refused}
+SERVED = {name: case for name, case in CASES.items() if not case.on_gpus}  # on every device
+FUNCTIONS = {name: case for name, case in CASES.items() if case.on_gpus}

@@ -6,11 +6,13 @@ import pytest
 torch = pytest.importorskip("torch", reason="flex_attention takes tensors")
 
 from flex_oracle import flex_formula, tensors  # noqa: E402
-from score_mods import CASES, REFUSED, SERVED, B, H, N  # noqa: E402
+from score_mods import CASES, FUNCTIONS, SERVED, B, H, N  # noqa: E402
 
 from flashmask import flex_attention  # noqa: E402
 from flashmask._flex.recipe import recognise  # noqa: E402
+from flashmask._flex.scores import Unrecognised  # noqa: E402
 from flashmask._flex.symbols import Space  # noqa: E402
+from flashmask._flex.with_functions import _recipe  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -51,10 +53,10 @@ def check(make, captured, *, close, frozen=(), visible=None, **call):
 
 
 def parts_of(make, captured, grouped=False):
-    return recognise(make(captured), Space((B, H, N, N), "cpu"), torch.float32, grouped).parts()
+    return _recipe(make(captured), Space((B, H, N, N), "cpu"), torch.float32, grouped).parts()
 
 
-@pytest.mark.parametrize("name", SERVED)
+@pytest.mark.parametrize("name", CASES)
 def test_score_mods_of_the_field(name):
     case = CASES[name]
     captured = case.captured()
@@ -62,26 +64,24 @@ def test_score_mods_of_the_field(name):
     check(case.make, captured, close=1e-5, frozen=case.frozen)
 
 
-@pytest.mark.parametrize("name", SERVED)
+@pytest.mark.parametrize("name", CASES)
 def test_score_mods_in_bfloat16(name):
-    """Factors round q and k; biases, caps and sums are those of float32."""
+    """Factors round q and k; biases, caps, functions and sums are those of float32."""
     case = CASES[name]
     check(case.make, case.captured(), close=0.02, frozen=case.frozen, dtype=torch.bfloat16)
 
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_score_mods_that_no_argument_computes(name):
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_score_mods_that_no_other_argument_computes(name):
+    """GPUs have no functions of scores, and say what they lack."""
     case = CASES[name]
-    with pytest.raises(NotImplementedError) as error:
-        flex_attention(*tensors(), case.make(case.captured()))
-    assert str(error.value).startswith(f"score_mod computes {case.refused} (")
-    assert ": flashmask computes a factor of either token, a softcap, a bias without the score, and -inf; " in str(
-        error.value
-    )
+    with pytest.raises(Unrecognised) as error:
+        recognise(case.make(case.captured()), Space((B, H, N, N), "cpu"), torch.float32, False)
+    assert str(error.value) == case.on_gpus
 
 
 def test_counts_of_the_field():
-    assert (len(SERVED), len(REFUSED)) == (22, 4)
+    assert (len(SERVED), len(FUNCTIONS)) == (22, 4)
 
 
 def slopes():
@@ -331,30 +331,122 @@ def test_query_heads_that_share_keys(name):
     check(case.make, case.captured(), close=1e-5, key_heads=2)
 
 
-def test_a_factor_of_key_and_query_head_is_refused_where_heads_share_keys():
-    gate = torch.rand(H, N)
-    with pytest.raises(NotImplementedError, match="a factor of a key and a query head, where query heads share keys"):
-        flex_attention(*tensors(key_heads=2), lambda s, b, h, i, j: s * gate[h, j], enable_gqa=True)
+def test_a_factor_of_key_and_query_head_is_a_function_where_heads_share_keys():
+    check(lambda c: lambda s, b, h, i, j: s * c["gate"][h, j], {"gate": torch.rand(H, N)}, close=1e-5, key_heads=2)
+
+
+FUNCTIONS_OF_SCORES = {
+    "a power": lambda s, b, h, i, j: s**2,
+    "a condition on the score": lambda s, b, h, i, j: torch.where(s > 0, s, s * 2),
+    "clamp": lambda s, b, h, i, j: s.clamp(max=1.0, min=-0.5),
+    "a quotient by the score": lambda s, b, h, i, j: 1 / (1 + s * s),
+    "tanh of a sum": lambda s, b, h, i, j: torch.tanh(s + 1),
+    "tanh times a number of the head": lambda s, b, h, i, j: h * torch.tanh(s),
+    "a sum of two functions": lambda s, b, h, i, j: s + torch.tanh(s),
+    "one of two functions": lambda s, b, h, i, j: torch.where(h < 1, s, torch.tanh(s)),
+    "activations": lambda s, b, h, i, j: (
+        torch.relu(s) + torch.sigmoid(s) + torch.nn.functional.gelu(s, approximate="tanh") + torch.erf(s)
+    ),
+    "softplus and logarithms": lambda s, b, h, i, j: torch.nn.functional.softplus(s) + torch.log1p(s.square()),
+    "powers of two": lambda s, b, h, i, j: (
+        torch.exp2(s * 0.5) - torch.expm1(-s.abs()) + s.sign() * torch.rsqrt(1 + s * s)
+    ),
+    "bits of conditions": lambda s, b, h, i, j: torch.where(((i ^ 0) >= 0) & ~(s > 1) | (i == j), s.sin(), s.cos()),
+    "whole numbers": lambda s, b, h, i, j: s * s + (i // 3 - j % 5) * 0.1 + torch.trunc((i - j) / 3) * 0.01,
+    "masked_fill": lambda s, b, h, i, j: (s * s).masked_fill(i < j, -torch.inf),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS_OF_SCORES)
+def test_functions_of_scores(name):
+    check(lambda c: FUNCTIONS_OF_SCORES[name], {}, close=2e-5)
+
+
+READS = {
+    "documents": (
+        lambda c: lambda s, b, h, i, j: torch.where(c["ids"][b, i] == c["ids"][b, j], s * s, s),
+        lambda: {"ids": torch.randint(0, 3, (B, N))},
+    ),
+    "two tables": (
+        lambda c: lambda s, b, h, i, j: torch.tanh(s) * c["first"][h, (i + j) // 2] + c["second"][j, i],
+        lambda: {"first": torch.randn(H, N), "second": torch.randn(N, N)},
+    ),
+    "an index below 0": (
+        lambda c: lambda s, b, h, i, j: s * s + c["table"][(i + j) % N - N],
+        lambda: {"table": torch.randn(N)},
+    ),
+    "booleans": (
+        lambda c: lambda s, b, h, i, j: torch.where(c["kept"][i, j] | c["first"][j], s.exp(), s),
+        lambda: {"kept": torch.randn(N, N) > 0, "first": torch.randn(N) > 0},
+    ),
+    "an index by a tensor": (
+        lambda c: lambda s, b, h, i, j: s * s + c["values"][c["kinds"][i, j], h],
+        lambda: {"values": torch.randn(3, H), "kinds": torch.randint(0, 3, (N, N))},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", READS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
+def test_functions_read_what_they_capture(name, dtype):
+    make, captured = READS[name]
+    captured = {name: each.to(dtype) if each.is_floating_point() else each for name, each in captured().items()}
+    check(make, captured, close=2e-5 if dtype is torch.float32 else 1e-12, frozen=captured.keys(), dtype=dtype)
+
+
+LEARNS = {
+    "a gate of heads": (lambda c: lambda s, b, h, i, j: torch.relu(s) * c["of"][h], (H,)),
+    "a number": (lambda c: lambda s, b, h, i, j: s * torch.sigmoid(s * c["of"]), ()),
+    "a value of keys": (lambda c: lambda s, b, h, i, j: s * s * torch.sigmoid(c["of"][b, j]), (B, N)),
+    "a value of queries": (lambda c: lambda s, b, h, i, j: torch.tanh(s + c["of"][i]), (N,)),
+    "a value of each pair": (lambda c: lambda s, b, h, i, j: torch.tanh(s * c["of"][b, h, i, j]), (B, H, N, N)),
+    "a product of two tokens": (lambda c: lambda s, b, h, i, j: s * s + s * (c["of"][i] * c["of"][j]), (N,)),
+    "a table by distance": (
+        lambda c: lambda s, b, h, i, j: torch.where(s > 0, s, s * c["of"][h, i - j + N - 1]),
+        (H, 2 * N - 1),
+    ),
+    "beside a function of the distance": (
+        lambda c: lambda s, b, h, i, j: s * s.abs() * c["of"][h] * (1 + 0.1 * torch.cos((i - j).to(s.dtype))),
+        (H,),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LEARNS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
+def test_one_value_of_a_function_learns(name, dtype):
+    make, shape = LEARNS[name]
+    close = 2e-5 if dtype is torch.float32 else 1e-12
+    check(make, {"of": torch.randn(shape, dtype=dtype)}, close=close, dtype=dtype)
+
+
+def test_gradients_through_functions_repeat_with_several_threads():
+    threads, qkv = torch.get_num_threads(), tensors(rows=300, columns=300)
+    gate = torch.randn(H, requires_grad=True)
+
+    def found():
+        o = flex_attention(*qkv, lambda s, b, h, i, j: torch.relu(s) * gate[h])
+        return torch.autograd.grad(o.square().sum(), [*qkv, gate])
+
+    torch.set_num_threads(4)
+    try:
+        first, again = found(), found()
+        assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
+    finally:
+        torch.set_num_threads(threads)
 
 
 @pytest.mark.parametrize(
     ("change", "what"),
     [
-        (lambda s, b, h, i, j: s**2, r"pow\(\) of the score"),
-        (lambda s, b, h, i, j: torch.where(s > 0, s, s * 2), "a condition on the score"),
-        (lambda s, b, h, i, j: s.clamp(max=3.0), r"clamp\(\) of the score"),
-        (lambda s, b, h, i, j: 1 / s, "a quotient by the score"),
-        (lambda s, b, h, i, j: s.int(), "int.. of the score"),
-        (lambda s, b, h, i, j: torch.add(s, i, alpha=2), r"add\(\) of the score with alpha="),
-        (lambda s, b, h, i, j: torch.tanh(s + 1), r"tanh\(\) of more than the score times a factor"),
-        (lambda s, b, h, i, j: h * torch.tanh(s), r"tanh\(\) of the score times a factor that is not one number"),
-        (lambda s, b, h, i, j: 0 * torch.tanh(s), r"tanh\(\) of the score times 0"),
-        (lambda s, b, h, i, j: s + torch.tanh(s), "a sum of two functions of the score"),
-        (lambda s, b, h, i, j: torch.where(h < 1, s, torch.tanh(s)), "scores of which one is capped"),
-        (lambda s, b, h, i, j: -torch.where(i < j, s, -torch.inf), "-1.0 times a score that it hid by -inf"),
+        (lambda s, b, h, i, j: torch.special.i0(s), "what cannot be read, as .*i0"),
+        (lambda s, b, h, i, j: torch.lerp(s, s, 0.5), r"lerp\(\) of the score"),
+        (lambda s, b, h, i, j: torch.add(s, i, alpha=2), r"add\(\) of the score with alpha"),
+        (lambda s, b, h, i, j: s.int() & 1, r"the bits of a number, by and\(\)"),
         (lambda s, b, h, i, j: i + j, "scores that do not depend on the product of q and k"),
         (lambda s, b, h, i, j: s + torch.eye(N)[i], "a vector for each score"),
         (lambda s, b, h, i, j: s if i > j else -s, "what cannot be read, as the function branches on an index"),
+        (lambda s, b, h, i, j: s if s > 0 else -s, "what cannot be read, as the function branches on an index"),
     ],
 )
 def test_what_is_refused_is_named(change, what):
@@ -362,6 +454,23 @@ def test_what_is_refused_is_named(change, what):
         NotImplementedError, match=rf"^score_mod computes .*{what}.* \(.*<lambda>\): flashmask computes"
     ):
         flex_attention(*tensors(), change)
+
+
+def test_two_values_that_learn_in_one_function_are_refused():
+    a, c = torch.randn(H, requires_grad=True), torch.randn(N, requires_grad=True)
+    with pytest.raises(NotImplementedError, match="two captured tensors with gradients"):
+        flex_attention(*tensors(), lambda s, b, h, i, j: torch.relu(s * c[j]) * a[h])
+
+
+def test_five_captured_tensors_and_numbers_beyond_float32_are_refused():
+    many = [torch.randn(N, N) for _ in range(6)]
+    with pytest.raises(NotImplementedError, match="a function of more than 4 captured tensors"):
+        flex_attention(*tensors(), lambda s, b, h, i, j: s * s + sum(each[j, (i + j) % N] for each in many))
+    large = torch.full((N,), 2**24)
+    with pytest.raises(
+        NotImplementedError, match="whole numbers of 16777216, of which float32 does not hold every one"
+    ):
+        flex_attention(*tensors(), lambda s, b, h, i, j: s * s + large[(i * j) % N])
 
 
 def test_what_gathers_long_rows_is_evaluated_when_it_is_needed(monkeypatch):

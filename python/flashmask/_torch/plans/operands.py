@@ -9,7 +9,7 @@ from torch import Tensor
 from flashmask._abi.problem import DTYPES
 from flashmask._arguments import sink_dtypes
 from flashmask._plans.call import Call
-from flashmask._plans.live_plan import Alibi, AnyBias, Bias, Sinks
+from flashmask._plans.live_plan import Alibi, AnyBias, Bias, Read, Sinks
 from flashmask.scores import OPERANDS, check_shape
 
 _CODES = {getattr(torch, name): code for code, name in enumerate(DTYPES)}
@@ -51,6 +51,8 @@ def ready_bias(
     call: Call, q: Tensor, k: Tensor, with_gradient: bool = False
 ) -> tuple[list[Tensor], AnyBias | None, Tensor | None]:
     """Returns the tensors that keep what a call adds to its scores, their description, and memory for the gradient."""
+    if call.reads:
+        return _ready_reads(call, q, k, with_gradient)
     if call.bias_kind in ("", "alibi") and call.bias is None:
         return *_ready_alibi(call, q, k), None
     return _ready_tensor(call, q, k, with_gradient)
@@ -80,6 +82,24 @@ def _ready_tensor(call: Call, q: Tensor, k: Tensor, with_gradient: bool) -> tupl
         0 if gradient is None or nothing_runs else gradient.data_ptr(),
     )
     return [bias], described, gradient
+
+
+def _ready_reads(
+    call: Call, q: Tensor, k: Tensor, with_gradient: bool
+) -> tuple[list[Tensor], AnyBias | None, Tensor | None]:
+    """Returns what ready_bias() does for a function that reads operands, of any strides."""
+    operands = []
+    for i, each in enumerate(call.reads):
+        if each.dtype not in _CODES or (each.dtype is torch.float64 and q.dtype is not torch.float64):
+            raise TypeError(f"operand {i} has dtype {each.dtype}; expected torch.float32, bfloat16 or float16")
+        check_devices(q.device, **{f"operand {i}": each})
+        operands.append(each.double().contiguous() if q.dtype is torch.float64 else each)
+    kept, bias, gradient = ready_bias(call._replace(operand0=None, operand1=None, operand2=None, operand3=None), q, k)
+    if with_gradient:
+        kept, bias, gradient = _ready_tensor(call, q, k, True)
+    assert not isinstance(bias, (Alibi, Read))
+    described = [Bias(each.data_ptr(), _CODES[each.dtype], each.shape, each.stride()) for each in operands]
+    return [*kept, *operands], Read(bias, described), gradient
 
 
 def check_bias(name: str, bias: Tensor, q: Tensor, k: Tensor) -> None:

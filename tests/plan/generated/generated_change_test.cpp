@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "kit/random_numbers.h"
+#include "plan/generate_change.h"
+#include "plan/score_functions.h"
+
+// What the text finds in a kernel, for the host.
+#define __device__
+#define __forceinline__ inline
+
+namespace flashmask {
+namespace {
+
+using std::abs;
+using std::max;
+using std::min;
+
+struct ChangeTensor {
+  const float* data;
+  std::int64_t strides[4];
+  int sizes[4];
+};
+struct ChangeOperands {
+  float numbers[16];
+  int integers[4];
+  ChangeTensor tensors[4];
+};
+
+float at(const ChangeTensor& tensor, int i0 = 0, int i1 = 0, int i2 = 0, int i3 = 0) {
+  const int indices[] = {i0, i1, i2, i3};
+  std::int64_t offset = 0;
+  for (int axis = 0; axis < 4; ++axis)
+    offset += std::clamp(indices[axis], 0, tensor.sizes[axis] - 1) * tensor.strides[axis];
+  return tensor.data[offset];
+}
+[[maybe_unused]] float tanh_of(float x) { return std::tanh(x); }
+[[maybe_unused]] float exp_of(float x) { return std::exp(x); }
+[[maybe_unused]] float log_of(float x) { return std::log(x); }
+[[maybe_unused]] float sqrt_of(float x) { return std::sqrt(x); }
+[[maybe_unused]] float reciprocal_of(float x) { return 1 / x; }
+[[maybe_unused]] float sin_of(float x) { return std::sin(x); }
+[[maybe_unused]] float cos_of(float x) { return std::cos(x); }
+[[maybe_unused]] int floor_quotient(int a, int b) { return a / b - (a % b != 0 && (a < 0) != (b < 0) ? 1 : 0); }
+
+struct Asked {
+  float score;
+  int b, h, q, k, down, right;
+};
+struct Computed {
+  float value, with_slope, slope;
+};
+
+template <class Change>
+Computed computed(const ChangeOperands& operands, const Asked& asked) {
+  const Change change(operands, asked.b, asked.h, asked.q - asked.down, asked.k - asked.right);
+  Computed made{};
+  made.value = change.value(asked.score, asked.down, asked.right);
+  made.with_slope = change.value(asked.score, asked.down, asked.right, made.slope);
+  return made;
+}
+
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wunused-parameter"
+#pragma GCC diagnostic ignored "-Wconversion"
+#include "changes.inc"
+#pragma GCC diagnostic pop
+
+constexpr std::int64_t kSizes[] = {4, 5, 6, 7};
+constexpr std::int64_t kKeys = 7;
+
+/// The numbers that the changes read: each operand has its first dimensions' sizes, a bias all four.
+class Operands {
+ public:
+  explicit Operands(const ScoreChange& change) : generated_(generate_change(change)) {
+    check::RandomNumbers random(7);
+    for (float& each : values_) each = static_cast<float>(random.normal());
+    doubles_.assign(std::begin(values_), std::end(values_));
+    std::ranges::copy(generated_.numbers, device.numbers);
+    device.integers[0] = kShift;
+    const ScoreFunction whole = (change | scores::function("score")).function() == nullptr
+                                    ? ScoreFunction::parse("score")
+                                    : *(change | scores::function("score")).function();
+    for (int i = 0; i < whole.operands(); ++i) add(whole.rank(i), i);
+    host.resize(static_cast<std::size_t>(whole.operands()));
+    for (int i = 0; i < whole.operands(); ++i) {
+      ScoreOperand& operand = host[static_cast<std::size_t>(i)];
+      std::int64_t size = 1;
+      for (int axis = 0; axis < whole.rank(i); ++axis)
+        size *= operand.shape[static_cast<std::size_t>(axis)] = kSizes[axis];
+      operand.values = std::span(doubles_).subspan(static_cast<std::size_t>(i), static_cast<std::size_t>(size));
+    }
+    if (generated_.bias_tensor >= 0) add(4, generated_.bias_tensor);
+  }
+
+  /// What the bias has for a score.
+  double bias(const ScoreChange& change, const Asked& at) const {
+    if (change.bias() == ScoreBias::none) return 0;
+    std::int64_t last = at.k;
+    if (change.bias() == ScoreBias::distances) last = at.q - at.k + kShift;
+    if (last < 0 || last >= kKeys) return 0;
+    const std::int64_t index = ((at.b * kSizes[1] + at.h) * kSizes[2] + at.q) * kSizes[3] + last;
+    return values_[index + generated_.bias_tensor];
+  }
+
+  ChangeOperands device{};
+  std::vector<ScoreOperand> host;
+
+ private:
+  static constexpr int kShift = 2;
+
+  /// Operand i begins at the i-th of the values.
+  void add(int rank, int i) {
+    ChangeTensor& tensor = device.tensors[i];
+    tensor = {values_ + i, {}, {1, 1, 1, 1}};
+    std::int64_t stride = 1;
+    for (int axis = rank - 1; axis >= 0; --axis) {
+      tensor.sizes[axis] = static_cast<int>(kSizes[axis]);
+      tensor.strides[axis] = stride;
+      stride *= kSizes[axis];
+    }
+  }
+
+  GeneratedChange generated_;
+  float values_[4 * 5 * 6 * 7 + 4];
+  std::vector<double> doubles_;
+};
+
+void expect_near(float given, double expected, const std::string& what) {
+  if (std::isinf(expected))
+    EXPECT_EQ(given, expected) << what;
+  else
+    EXPECT_NEAR(given, expected, 4e-6 * std::max(1.0, std::abs(expected))) << what;
+}
+
+/// The derivative's expression against the reference, which differentiates by its own rules.
+TEST(GeneratedChange, ComputesWhatTheReferenceDoes) {
+  check::RandomNumbers random(3);
+  for (std::size_t i = 0; i < std::size(test::kScoreFunctions); ++i) {
+    const ScoreChange change = ScoreChange::parse(test::kScoreFunctions[i]);
+    const Operands operands(change);
+    for (int n = 0; n < 300; ++n) {
+      Asked asked{static_cast<float>(4 * random.normal()),
+                  static_cast<int>(random.below(2)),
+                  static_cast<int>(random.below(5)),
+                  static_cast<int>(random.below(6)),
+                  static_cast<int>(random.below(7)),
+                  0,
+                  0};
+      asked.down = n % 2 == 0 ? asked.q : asked.q / 2;
+      asked.right = asked.k / 2;
+      const ScorePlace place{operands.bias(change, asked), asked.b, asked.h, asked.q, asked.k, operands.host};
+      const ScoreChange::Changed expected = change.apply(asked.score, place);
+      const Computed found = kComputed[i](operands.device, asked);
+      const std::string what = std::string(test::kScoreFunctions[i]) + " of " + std::to_string(asked.score);
+      expect_near(found.value, expected.value, what);
+      expect_near(found.with_slope, expected.value, what);
+      expect_near(found.slope, expected.slope, "slope of " + what);
+      if (HasFailure()) return;
+    }
+  }
+}
+
+TEST(GeneratedChange, HasOneTextForAllNumbers) {
+  const auto text = [](const char* change) { return generate_change(ScoreChange::parse(change)).text; };
+  EXPECT_EQ(text("function(mul(score, 3))"), text("function(mul(score, 3.5))"));
+  EXPECT_EQ(text("softcap(50)"), text("softcap(30)"));
+  EXPECT_NE(text("function(mul(score, 3))"), text("function(add(score, 3))"));
+}
+
+TEST(GeneratedChange, SaysWhatKernelsMayLeaveOut) {
+  const auto has = [](const char* change, const char* flag) {
+    return generate_change(ScoreChange::parse(change)).text.find(flag) != std::string::npos;
+  };
+  EXPECT_TRUE(has("function(mul(score, score))", "kLocates = false"));
+  EXPECT_TRUE(has("function(mul(score, score))", "kSlope = true"));
+  EXPECT_TRUE(has("function(mul(score, score))", "kGuards = false"));
+  EXPECT_TRUE(has("function(add(score, at(0, h)))", "kLocates = true"));
+  EXPECT_TRUE(has("function(add(score, at(0, h)))", "kSlope = false"));
+  EXPECT_TRUE(has("function(log(score))", "kGuards = true"));
+}
+
+}  // namespace
+}  // namespace flashmask
