@@ -39,7 +39,8 @@ class TangentCall {
             .tangent_lse = of_lse.view(),
             .sinks = of_forward.sinks,
             .alibi = of_forward.alibi,
-            .bias = of_forward.bias};
+            .bias = of_forward.bias,
+            .operands = of_forward.operands};
   }
 
   /// Overwrites with NaN what earlier runs left.

@@ -23,7 +23,7 @@ Layout: TypeAlias = Literal["bshd", "bhsd"]
 class ScoreArguments(TypedDict, total=False):
     """A change of scores, or in its place the keywords that each make a part of one."""
 
-    score: ScoreChange | Any
+    score: ScoreChange | Callable[..., Any]
     softcap: float | None
     alibi_slopes: Any
     query_positions: Any

@@ -25,7 +25,8 @@ FIELDS = (
 LAST = (
     'Tensor? dropout_place=None, bool invariant=False, str change="", '
     "Tensor? alibi_slopes=None, Tensor? query_positions=None, Tensor? key_positions=None, int cudnn=0, "
-    "Tensor? bias=None, int distance_origin=0, int most_documents=0"
+    "Tensor? bias=None, int distance_origin=0, int most_documents=0, "
+    "Tensor? operand0=None, Tensor? operand1=None, Tensor? operand2=None, Tensor? operand3=None"
 )
 
 
@@ -53,9 +54,13 @@ def test_backwards_take_a_call_without_its_sinks():
 def test_a_call_is_its_tensors_and_its_numbers():
     mask, blocks, seed, sinks, place = torch.ones(3), torch.ones(2), torch.ones(1), torch.ones(2), torch.ones(4)
     alibi = torch.ones(2), torch.ones(1, 8), torch.ones(1, 8)
-    bias = torch.ones(1, 1, 1, 8)
-    call = Call(mask, blocks, True, 0.5, 0.25, seed, True, sinks, place, True, "softcap(50.0)", *alibi, 2, bias, 7, 9)
-    assert all(a is b for a, b in zip(tensors_of(call), (mask, blocks, seed, sinks, place, *alibi, bias), strict=True))
+    bias, operands = torch.ones(1, 1, 1, 8), [torch.ones(n) for n in (2, 3, 4, 5)]
+    call = Call(
+        *(mask, blocks, True, 0.5, 0.25, seed, True, sinks, place, True, "softcap(50.0)", *alibi, 2, bias, 7, 9),
+        *operands,
+    )
+    tensors = mask, blocks, seed, sinks, place, *alibi, bias, *operands
+    assert all(a is b for a, b in zip(tensors_of(call), tensors, strict=True))
     assert numbers_of(call) == (True, 0.5, 0.25, True, True, "softcap(50.0)", 2, 7, 9)
     assert all(a is b for a, b in zip(joined(tensors_of(call), numbers_of(call)), call, strict=True))
 

@@ -45,7 +45,7 @@ FLOAT_MASK = r"mask is {0} of {1} \[8, 8\]; expected booleans, True = visible: .
         (lambda: attention(softmax_scale=0.1), "does not take softmax_scale, which is float 0.1; pass it as scale"),
         (
             lambda: attention(score_mod=attention),
-            r"does not take score_mod, .*; call flashmask\.flex_attention, or pass w",
+            "does not take score_mod, .*; pass it as score",
         ),
         (lambda: attention(maks=MASK), "does not take maks, .* its arguments are q, k, v, mask, "),
         (lambda: attention(block_mask()), BLOCK_MASK),

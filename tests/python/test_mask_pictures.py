@@ -173,7 +173,7 @@ def test_the_command_tells_what_this_build_can_do():
         "value_dim": 512,
         "features": [
             *("dropout", "deterministic", "block_map", "sinks", "softcap", "alibi", "invariant"),
-            *("bias", "distance_bias", "any_change", "max_scores"),
+            *("bias", "distance_bias", "any_change", "max_scores", "functions"),
         ],
         "compute_capability": None,
         "predicate": "intervals",
