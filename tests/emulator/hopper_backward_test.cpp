@@ -13,6 +13,7 @@
 #include "cuda/sm90/backward/column_arguments.h"
 #include "cuda/sm90/backward/column_kernel.cuh"
 #include "cuda/sm90/instructions/tensor_map.h"
+#include "cuda/sm90/masks/make_bias_map.h"
 #include "cuda/sm90/query_gradient/query_gradient_kernel.cuh"
 
 /// Hopper's backward on the emulator, against the reference.

@@ -13,6 +13,7 @@
 #include "cuda/sm90/forward/forward_arguments.h"
 #include "cuda/sm90/forward/forward_consumer.cuh"
 #include "cuda/sm90/instructions/tensor_map.h"
+#include "cuda/sm90/masks/make_bias_map.h"
 #include "cuda/sm90/rows/row_kernel.cuh"
 
 /// Hopper's forward on the emulator, against the reference.

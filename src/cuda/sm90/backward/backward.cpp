@@ -16,6 +16,7 @@
 #include "cuda/sm90/fused/fused.h"
 #include "cuda/sm90/instances.h"
 #include "cuda/sm90/instructions/tensor_map.h"
+#include "cuda/sm90/masks/make_bias_map.h"
 #include "cuda/sm90/query_gradient/query_gradient.h"
 #include "plan/plan_choice.h"
 

@@ -12,6 +12,7 @@
 #include "cuda/sm90/forward/forward_arguments.h"
 #include "cuda/sm90/instances.h"
 #include "cuda/sm90/instructions/tensor_map.h"
+#include "cuda/sm90/masks/make_bias_map.h"
 #include "flashmask/error.h"
 #include "plan/plan_choice.h"
 
