@@ -164,7 +164,7 @@ class TileFunction {
         for (int lane = 0; lane < width; lane += Isa::lanes)
           Isa::store(to + line * width + lane, function(load(a, line, lane), load(b, line, lane)));
     }
-    /// The same, one number at a time.
+    /// each() by a function of one number, for those that have none of vectors.
     FLASHMASK_INLINE void each_number(float* to, const TileArgument& a, float (*function)(float)) {
       for (int line = 0; line < lines; ++line)
         for (int lane = 0; lane < width; ++lane)

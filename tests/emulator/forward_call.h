@@ -28,7 +28,7 @@ using emulator::HostMask;
 /// The kernel of a shape.
 template <class Shape>
 struct ForwardOf {
-  using Memory = std::conditional_t<kStagesBias<Shape>, BiasedForwardMemory<Shape>, ForwardMemory<Shape>>;
+  using Memory = std::conditional_t<StagesBias<Shape>, BiasedForwardMemory<Shape>, ForwardMemory<Shape>>;
   static void run(const ForwardArguments& arguments) { forward_kernel<Shape>(arguments); }
 };
 

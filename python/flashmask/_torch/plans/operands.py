@@ -53,6 +53,13 @@ def ready_bias(
     """Returns the tensors that keep what a call adds to its scores, their description, and memory for the gradient."""
     if call.reads:
         return _ready_reads(call, q, k, with_gradient)
+    return _ready_added(call, q, k, with_gradient)
+
+
+def _ready_added(
+    call: Call, q: Tensor, k: Tensor, with_gradient: bool
+) -> tuple[list[Tensor], Alibi | Bias | None, Tensor | None]:
+    """Returns what ready_bias() does, without operands that a function reads by their numbers."""
     if call.bias_kind in ("", "alibi") and call.bias is None:
         return *_ready_alibi(call, q, k), None
     return _ready_tensor(call, q, k, with_gradient)
@@ -94,10 +101,8 @@ def _ready_reads(
             raise TypeError(f"operand {i} has dtype {each.dtype}; expected torch.float32, bfloat16 or float16")
         check_devices(q.device, **{f"operand {i}": each})
         operands.append(each.double().contiguous() if q.dtype is torch.float64 else each)
-    kept, bias, gradient = ready_bias(call._replace(operand0=None, operand1=None, operand2=None, operand3=None), q, k)
-    if with_gradient:
-        kept, bias, gradient = _ready_tensor(call, q, k, True)
-    assert not isinstance(bias, (Alibi, Read))
+    kept, bias, gradient = (_ready_tensor if with_gradient else _ready_added)(call, q, k, with_gradient)
+    assert not isinstance(bias, Alibi)
     described = [Bias(each.data_ptr(), _CODES[each.dtype], each.shape, each.stride()) for each in operands]
     return [*kept, *operands], Read(bias, described), gradient
 

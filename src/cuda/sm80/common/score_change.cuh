@@ -14,8 +14,8 @@
 ///       static constexpr bool kLocates;  // whether it reads where a score lies; if not, the constructor gets zeros
 ///       static constexpr bool kSlope;    // whether its derivative is not 1 everywhere
 ///       static constexpr bool kGuards;   // whether its derivative may be infinite or NaN
-///       __device__ Change(const ChangeOperands&, int batch, int head, int row, int column);  // of the lane's first
-///       score
+///       // The place is that of the lane's first score.
+///       __device__ Change(const ChangeOperands&, int batch, int head, int row, int column);
 ///       __device__ float value(float score, int down, int right) const;
 ///       __device__ float value(float score, int down, int right, float& slope) const;
 ///     };
@@ -63,9 +63,8 @@ __device__ __forceinline__ float within_a_turn(float x) {
 __device__ __forceinline__ float cos_of(float x) { return __cosf(within_a_turn(x)); }
 __device__ __forceinline__ float sin_of(float x) { return __sinf(within_a_turn(x)); }
 
-/// The quotient rounded down, and the remainder that goes with it.
+/// The quotient rounded down.
 __device__ __forceinline__ int floor_quotient(int a, int b) { return a / b - (a % b != 0 && (a < 0) != (b < 0)); }
-__device__ __forceinline__ int floor_remainder(int a, int b) { return a - floor_quotient(a, b) * b; }
 
 template <class Change, class Place>
 __device__ __forceinline__ Change change_at(const ChangeOperands& operands, const Place& place) {

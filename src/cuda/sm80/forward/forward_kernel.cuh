@@ -138,7 +138,7 @@ class ForwardWarp {
 
   __device__ __forceinline__ void begin_ring() {
     ask_keys<true>(slot(0), shared_.steps[0], 0).template ask_rest<0, 1>();
-    if constexpr (kStagesBias<Shape>) ask_bias(shared_.steps[0]);
+    if constexpr (StagesBias<Shape>) ask_bias(shared_.steps[0]);
     commit_copies();
     if constexpr (Shape::kSlots == 3) {
       ask_values(slot(1), shared_.steps[0]).template ask_rest<0, 1>();
@@ -231,7 +231,7 @@ class ForwardWarp {
   }
   /// Changes the scores of tile `i`.
   __device__ __forceinline__ void change(Scores& s, int i) const {
-    if constexpr (kStagesBias<Shape>) {
+    if constexpr (StagesBias<Shape>) {
       if (stages_bias()) {
         if (arguments_.score.to_exponent != 0) cap(s, arguments_.score.to_exponent);
         await_copies<1>();  // all but the keys of the next tile
@@ -272,7 +272,7 @@ class ForwardWarp {
     const std::uint32_t keys = advance<Of::keys>();
     Scores s;
     Words masked;
-    if constexpr (kStagesBias<Shape>) {
+    if constexpr (StagesBias<Shape>) {
       if (!stages_bias()) fetch_changes<kUnits, kEights>(arguments_.score, place_of(shared_.steps[i].tile));
     } else if constexpr (ChangesScores<Shape> && !kStoresSeed) {
       fetch_changes<kUnits, kEights>(arguments_.score, place_of(shared_.steps[i].tile));
@@ -316,7 +316,7 @@ class ForwardWarp {
   __device__ __forceinline__ TileStep pass(Copies& next, int i) {
     next.template ask_rest<1, kPanels>();
     commit_copies();
-    if constexpr (kStagesBias<Shape>) {
+    if constexpr (StagesBias<Shape>) {
       if (stages_bias()) replace_bias(i);
     }
     auto behind_next = next_of_values_step<true>(i);

@@ -99,7 +99,7 @@ void launch_forward(const Plan& plan, const ForwardTensors& tensors, const Kerne
     divide_memory<Memory>("forward", kernel, Shape::kBlocks, plan.problem());
     launch<Memory>("forward", kernel, blocks, Shape::kThreads, static_cast<cudaStream_t>(execution.stream), arguments);
   };
-  if constexpr (kStagesBias<Changing<Shape>> && kHasOneKernel<Shape>) {
+  if constexpr (StagesBias<Changing<Shape>> && kHasOneKernel<Shape>) {
     if (!compiles_change(plan.problem()) && comes_in_units<typename Shape::Element>(rows.score.bias))
       return launch_with(std::type_identity<BiasedForwardMemory<Changing<Shape>>>());
   }

@@ -76,8 +76,6 @@ template <class Shape>
 concept StagesBias = ChangesScores<Shape> && requires {
   requires Shape::kHeadDim <= 32 && Shape::kSlots == 3;
 };
-template <class Shape>
-inline constexpr bool kStagesBias = StagesBias<Shape>;
 
 /// The memory of such a call.
 template <class Shape>
