@@ -98,20 +98,18 @@ def _recipe(score_mod: ScoreMod, space: Space, dtype: torch.dtype, grouped: bool
         return recognise(score_mod, space, dtype, grouped)
     except Untraceable as error:
         raise _refused(score_mod, f"what cannot be read, as {error}") from error
-    except Unrecognised as error:
-        if space.device.type != "cpu":
-            raise _refused(score_mod, str(error)) from error
+    except Unrecognised:
         try:
             return recipe_of_function(score_mod, space, dtype)
-        except Unrecognised as other:
-            raise _refused(score_mod, str(other)) from other
+        except Unrecognised as error:
+            raise _refused(score_mod, str(error)) from error
 
 
 def _refused(score_mod: ScoreMod, what: str) -> NotImplementedError:
     name = getattr(score_mod, "__qualname__", type(score_mod).__qualname__)
     return NotImplementedError(
         f"score_mod computes {what} ({name}): flashmask computes a factor of either token, a softcap, a bias without "
-        "the score, and -inf, and on a CPU functions of one score; write it as these, pass a sink as sinks= of "
+        "the score, -inf, and functions of one score; write it as these, pass a sink as sinks= of "
         "flashmask.attention(), or call torch.nn.attention.flex_attention here"
     )
 

@@ -12,9 +12,7 @@ namespace flashmask::cuda {
 /// Whether a call drops anything; kernels for calls without dropout draw no numbers.
 inline bool has_dropout(const Problem& problem) { return dropout_threshold(problem.dropout) != 0; }
 
-inline bool has_score_changes(const Problem& problem) {
-  return problem.change.cap() > 0 || problem.change.bias() != ScoreBias::none;
-}
+inline bool has_score_changes(const Problem& problem) { return !problem.change.steps().empty(); }
 
 /// Whether the kernel of the shape itself serves a problem.
 inline bool has_plain_scores(const Problem& problem) { return !has_dropout(problem) && !has_score_changes(problem); }

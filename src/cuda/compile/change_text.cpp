@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "plan/generate_change.h"
+
 namespace flashmask::cuda::compile {
 namespace {
 
@@ -104,6 +106,7 @@ ChangeTensor slopes(const TensorView& tensor) {
 }  // namespace
 
 std::string change_text(const ScoreChange& change) {
+  if (change.function() != nullptr) return generate_change(change).text;
   const auto word = [](bool value) { return std::string(value ? "true" : "false"); };
   std::string steps;
   int numbers = 0;
@@ -124,7 +127,32 @@ std::string change_text(const ScoreChange& change) {
 )";
 }
 
-ChangeOperands change_operands(const Problem& problem, const AlibiTensors& alibi, const BiasTensor& bias) {
+namespace {
+
+constexpr std::int64_t kFar = std::int64_t{1} << 30;  // further from all entries than there are tokens
+
+/// Returns how far the entry of a table lies from row − column.
+int shift_of(const Problem& problem, const BiasTensor& bias) {
+  return static_cast<int>(std::clamp(problem.key_length - problem.query_length + bias.origin, -kFar, kFar));
+}
+
+ChangeOperands operands_of_function(const Problem& problem, const BiasTensor& bias, const ScoreOperands& operands) {
+  ChangeOperands made{};
+  const GeneratedChange generated = generate_change(problem.change);
+  std::ranges::copy(generated.numbers, made.numbers);
+  std::ranges::transform(operands, made.tensors, operand);
+  if (generated.bias_tensor >= 0) {
+    made.tensors[generated.bias_tensor] = operand(bias.values);
+    made.integers[kShift] = shift_of(problem, bias);
+  }
+  return made;
+}
+
+}  // namespace
+
+ChangeOperands change_operands(const Problem& problem, const AlibiTensors& alibi, const BiasTensor& bias,
+                               const ScoreOperands& operands) {
+  if (problem.change.function() != nullptr) return operands_of_function(problem, bias, operands);
   ChangeOperands made{};
   int count = 0;
   for (const ScoreStep& step : problem.change.steps()) {
@@ -132,16 +160,14 @@ ChangeOperands change_operands(const Problem& problem, const AlibiTensors& alibi
     made.numbers[count++] = static_cast<float>(step.number);
     if (step.kind == Kind::cap) made.numbers[count++] = static_cast<float>(kTwoLog2E / step.number);
   }
-  const std::int64_t shift = problem.key_length - problem.query_length;
   if (problem.change.bias() == ScoreBias::alibi) {
     made.tensors[kSlopes] = slopes(alibi.slopes);
     made.tensors[kQueryPositions] = operand(alibi.query_positions);
     made.tensors[kKeyPositions] = operand(alibi.key_positions);
-    made.integers[kShift] = static_cast<int>(shift);
+    made.integers[kShift] = static_cast<int>(problem.key_length - problem.query_length);
   } else if (has_bias_tensor(problem)) {
-    constexpr std::int64_t kFar = std::int64_t{1} << 30;  // further from all entries than there are tokens
     made.tensors[kValues] = operand(bias.values);
-    made.integers[kShift] = static_cast<int>(std::clamp(shift + bias.origin, -kFar, kFar));
+    made.integers[kShift] = shift_of(problem, bias);
   }
   return made;
 }

@@ -13,6 +13,7 @@ namespace flashmask::cuda::compile {
 std::string change_text(const ScoreChange& change);
 
 /// Returns the operands that this text reads in a call.
-ChangeOperands change_operands(const Problem& problem, const AlibiTensors& alibi, const BiasTensor& bias);
+ChangeOperands change_operands(const Problem& problem, const AlibiTensors& alibi, const BiasTensor& bias,
+                               const ScoreOperands& operands = {});
 
 }  // namespace flashmask::cuda::compile

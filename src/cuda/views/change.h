@@ -19,7 +19,8 @@ struct ChangeTensor {
 
 /// The numbers and tensors that the text of a change names, in its order.
 struct ChangeOperands {
-  static constexpr int kNumbers = 16, kIntegers = 4, kTensors = 4;
+  static constexpr int kNumbers = 16, kIntegers = 4,
+                       kTensors = 5;  // a function's four, and a bias
   float numbers[kNumbers];
   int integers[kIntegers];
   ChangeTensor tensors[kTensors];

@@ -73,7 +73,7 @@ def test_score_mods_in_bfloat16(name):
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_score_mods_that_no_other_argument_computes(name):
-    """GPUs have no functions of scores, and say what they lack."""
+    """These become functions of scores; why they are no other arguments is said."""
     case = CASES[name]
     with pytest.raises(Unrecognised) as error:
         recognise(case.make(case.captured()), Space((B, H, N, N), "cpu"), torch.float32, False)

@@ -31,7 +31,7 @@ inline int column_heads_in_section(const Problem& problem) {
 
 inline ChangeOperands operands_of(const Problem& problem, const BackwardTensors& tensors) {
   if (!compiles_change(problem)) return {};
-  return compile::change_operands(problem, tensors.alibi, tensors.bias);
+  return compile::change_operands(problem, tensors.alibi, tensors.bias, tensors.operands);
 }
 
 template <class Shape>
@@ -277,10 +277,10 @@ class ChoosingSteps {
 
 template <class Columns>
 KernelInfo column_info(const Architecture& architecture, MaskForm form, const std::string& tiles) {
-  const Features features =
-      Columns::kForm.short_rows
-          ? Features()
-          : Features{Feature::any_change} | (kHasOneKernel<Columns> ? kOneKernelFeatures : kInstanceFeatures);
+  const Features features = Columns::kForm.short_rows
+                                ? Features()
+                                : Features{Feature::any_change, Feature::functions} |
+                                      (kHasOneKernel<Columns> ? kOneKernelFeatures : kInstanceFeatures);
   return backward_info<Columns>(architecture, form, {Columns::kHeadDim, Columns::kHeadDim}, tiles, features);
 }
 

@@ -23,11 +23,11 @@ namespace flashmask::cuda::sm80 {
 template <class Shape_, bool kHasInstances = !Shape_::kShort>
 struct ForwardCode {
   using Shape = Shape_;
-  static constexpr Features kFeatures = !kHasInstances
-                                            ? Features()
-                                            : Features{Feature::any_change} | (kHasOneKernel<Shape> ? kOneKernelFeatures
-                                                                               : Shape::kTakesBias  ? kInstanceFeatures
-                                                                                                    : kWithoutTensors);
+  static constexpr Features kFeatures =
+      !kHasInstances ? Features()
+                     : Features{Feature::any_change, Feature::functions} | (kHasOneKernel<Shape> ? kOneKernelFeatures
+                                                                            : Shape::kTakesBias  ? kInstanceFeatures
+                                                                                                 : kWithoutTensors);
   using Memory = ForwardMemory<Shape>;
   /// Returns the kernel that is compiled for the problem's change of scores.
   static auto compiled(const Problem& problem, bool max_scores, void* stream) {
@@ -91,7 +91,7 @@ void launch_forward(const Plan& plan, const ForwardTensors& tensors, const Kerne
   if constexpr (kCompiles<Code>) {
     if (compiles_change(plan.problem())) {
       kernel = Code::compiled(plan.problem(), tensors.max_scores.present(), execution.stream);
-      arguments.change = compile::change_operands(plan.problem(), tensors.alibi, tensors.bias);
+      arguments.change = compile::change_operands(plan.problem(), tensors.alibi, tensors.bias, tensors.operands);
     }
   }
   const int blocks = next_item == nullptr ? rows.items : std::min(rows.items, facts.multiprocessors * Shape::kBlocks);
