@@ -7,6 +7,7 @@
 #include "flashmask/block_map.h"
 #include "flashmask/block_map_builders.h"
 #include "flashmask/builders.h"
+#include "flashmask/compiled_kernels.h"
 #include "flashmask/device_plan.h"
 #include "flashmask/draw.h"
 #include "flashmask/dropout.h"

@@ -11,6 +11,7 @@
 #include "base/tile_shape.h"
 #include "flashmask/attention.h"
 #include "flashmask/kernels.h"
+#include "plan/compile_kernels.h"
 #include "plan/device_plan.h"
 #include "plan/dropout.h"
 #include "plan/table_entry.h"
@@ -62,11 +63,11 @@ class Kernel : public TableEntry {
   virtual std::optional<SmallTiles> small_tiles() const { return {}; }
   /// Whether it finds the tokens of a tile by units (DevicePlan), so that none have to be gathered in places.
   virtual bool reads_units() const { return false; }
-  /// Returns a sentence if it would serve a problem, and the machine lacks the compiler that prepare() takes.
+  /// Returns a sentence if it would serve a problem, and the machine lacks the compiler that compiled_code() takes.
   virtual std::string lacks(const Problem&) const { return ""; }
-  /// Makes what launches for a problem need beside the plan, so that none of them has to wait: kernels that are
-  /// compiled for its change of scores. `stream`: that of the plan.
-  virtual void prepare(const Problem&, void* /*stream*/) const {}
+  /// Returns what is compiled for a problem's change of scores, on a GPU whose blocks have so much shared memory: plans
+  /// have it compiled, so that no launch has to wait.
+  virtual std::vector<KernelCode> compiled_code(const Problem&, std::size_t /*block_bytes*/) const { return {}; }
   /// Returns the maps of tiles that a GPU kernel reads; CPU kernels walk the schedule in tiles of info().
   virtual std::vector<MapRequest> maps() const { return {}; }
 

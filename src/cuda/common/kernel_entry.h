@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "cuda/common/instances.h"
 #include "cuda/common/problem_refusal.h"
@@ -115,6 +116,16 @@ constexpr int biases_above() {
     return Family::kBiasesAbove;
   else
     return 0;
+}
+
+/// What a launcher, or the steps of a backward, have compiled for a problem's change of scores: nothing, unless they
+/// say.
+template <class Launches>
+std::vector<KernelCode> compiled_code_of(const Launches& launches, const Problem& problem, std::size_t block_bytes) {
+  if constexpr (requires { launches.compiled_code(problem, block_bytes); })
+    return launches.compiled_code(problem, block_bytes);
+  else
+    return {};
 }
 
 /// Asks for as much shared memory as there is, so that as many blocks fit as registers allow; where a call reads a bias

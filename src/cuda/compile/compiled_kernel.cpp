@@ -4,14 +4,16 @@
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 
-#include <mutex>
-#include <unordered_map>
+#include <functional>
+#include <span>
 
 #include "cuda/compile/compile.h"
+#include "cuda/compile/kernel_table.h"
 #include "cuda/runtime/device.h"
 #include "cuda/runtime/status.h"
 #include "flashmask/device_plan.h"
 #include "flashmask/error.h"
+#include "plan/kernel.h"
 
 namespace flashmask::cuda {
 namespace {
@@ -59,35 +61,49 @@ void refuse_capture(const Problem& problem, void* stream) {
               "captured; make the plan, or run once, before");
 }
 
-/// A kernel of the process's table; the first to ask for it compiles it.
-struct Entry {
-  std::mutex mutex;
-  const void* kernel = nullptr;
-};
-
-Entry& entry_of(const std::string& key) {
-  // Never destroyed: other threads may be calling while the process ends.
-  static auto& mutex = *new std::mutex;
-  static auto& entries = *new std::unordered_map<std::string, Entry>;
-  const std::lock_guard lock(mutex);
-  return entries[key];
+/// Returns the kernel of `code` as compiled_kernel() does, with how it came about.
+compile::LoadedKernel loaded_kernel(const KernelCode& code, const Problem& problem, void* stream) {
+  static auto& table = *new compile::KernelTable;  // never destroyed: threads may be calling while the process ends
+  const std::string change = compile::change_text(problem.change), architecture = architecture_of(problem);
+  return table.find_or_make(architecture + code.name + change, [&] {
+    refuse_capture(problem, stream);
+    const CurrentDevice current(problem.device);
+    const compile::Cache cache(kernel_cache_folder());
+    const auto [made, origin] = compile::code_of({.text = compile::text_of(code, change),
+                                                  .kernel = code.name,
+                                                  .architecture = architecture,
+                                                  .made_for = problem.change.text()},
+                                                 cache);
+    return compile::LoadedKernel{load(made),
+                                 {.name = compile::short_name(code.name),
+                                  .origin = origin,
+                                  .spilled = made.spilled,
+                                  .compiler = compile::nvrtc().name()}};
+  });
 }
 
 }  // namespace
 
-const void* compiled_kernel(const char* headers, const std::string& name, const Problem& problem, void* stream) {
-  const std::string change = compile::change_text(problem.change), architecture = architecture_of(problem);
-  Entry& entry = entry_of(architecture + name + change);
-  const std::lock_guard lock(entry.mutex);
-  if (entry.kernel != nullptr) return entry.kernel;
-  refuse_capture(problem, stream);
-  const CurrentDevice current(problem.device);
-  const compile::Cache cache(compile::cache_folder());
-  entry.kernel = load(compile::code_of({.text = std::string(headers) + "namespace flashmask::cuda {\n" + change + "}\n",
-                                        .kernel = name,
-                                        .architecture = architecture},
-                                       cache));
-  return entry.kernel;
+const void* compiled_kernel(const KernelCode& code, const Problem& problem, void* stream) {
+  return loaded_kernel(code, problem, stream).kernel;
 }
 
 }  // namespace flashmask::cuda
+
+namespace flashmask {
+
+std::vector<CompiledKernel> compile_kernels(std::span<const Kernel* const> kernels, const Problem& problem,
+                                            void* stream) {
+  std::vector<std::function<CompiledKernel()>> tasks;
+  const std::size_t block_bytes = cuda::device_facts(problem.device).block_shared_bytes;
+  for (const Kernel* kernel : kernels)
+    for (const KernelCode& code : kernel->compiled_code(problem, block_bytes))
+      tasks.push_back([=, direction = kernel->info().direction, &problem] {
+        CompiledKernel made = cuda::loaded_kernel(code, problem, stream).made;
+        made.direction = direction;
+        return made;
+      });
+  return cuda::compile::side_by_side(tasks);
+}
+
+}  // namespace flashmask

@@ -10,6 +10,7 @@
 
 #include "cuda/compile/change_text.h"
 #include "flashmask/problem.h"
+#include "plan/compile_kernels.h"
 
 /// Kernels that are compiled when a plan is made, for changes of scores of which the library has no instance.
 namespace flashmask::cuda {
@@ -20,11 +21,10 @@ struct Change;
 /// Whether a problem's kernels are compiled when its plan is made.
 inline bool compiles_change(const Problem& problem) { return !problem.change.is_cap_and_bias(); }
 
-/// Returns the kernel that an expression names, such as f<int>, where `headers`, lines of #include, declare it and the
-/// problem's change of scores is struct Change: compiled for the problem's device, from memory where it was asked for
-/// before. Throws Status::unsupported where there is no compiler, or where `stream` is being captured and nobody has
-/// asked for this kernel before.
-const void* compiled_kernel(const char* headers, const std::string& name, const Problem& problem, void* stream);
+/// Returns the kernel of `code`, in which the problem's change of scores is struct Change: compiled for the problem's
+/// device, from memory where it was asked for before. Throws Status::unsupported where there is no compiler, or where
+/// `stream` is being captured and nobody has asked for this kernel before.
+const void* compiled_kernel(const KernelCode& code, const Problem& problem, void* stream);
 
 /// Returns a type as C++ writes it.
 template <class T>
@@ -38,11 +38,17 @@ const std::string& type_name() {
   return name;
 }
 
+/// Returns the code of the kernel `function`<Shape>, which these lines of #include declare.
+template <class Shape>
+KernelCode kernel_code(const char* headers, const char* function) {
+  return {headers, std::string(function) + "<" + type_name<Shape>() + ">"};
+}
+
 /// Returns the kernel `function`<Shape>, with arguments of this type.
 template <class Shape, class Arguments>
 auto compiled_kernel(const char* headers, const char* function, const Problem& problem, void* stream) {
-  static const std::string name = std::string(function) + "<" + type_name<Shape>() + ">";
-  return reinterpret_cast<void (*)(Arguments)>(const_cast<void*>(compiled_kernel(headers, name, problem, stream)));
+  static const KernelCode code = kernel_code<Shape>(headers, function);
+  return reinterpret_cast<void (*)(Arguments)>(const_cast<void*>(compiled_kernel(code, problem, stream)));
 }
 
 }  // namespace flashmask::cuda

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <string>
 #include <type_traits>
+#include <vector>
 
 #include "cuda/common/backward_entry.h"
 #include "cuda/common/bias_gradient.h"
@@ -64,14 +65,24 @@ ColumnArguments column_arguments(const Plan& plan, const BackwardTensors& tensor
           .change = operands_of(problem, tensors)};
 }
 
+inline constexpr const char *kBackwardHeaders =
+                                "#include \"cuda/sm80/backward/column_kernel.cuh\"\n"
+                                "#include \"cuda/sm80/backward/shapes.cuh\"\n",
+                            *kColumnKernel = "flashmask::cuda::sm80::column_kernel",
+                            *kRowKernel = "flashmask::cuda::sm80::query_gradient_kernel";
+
 /// Returns a kernel of Shape that is compiled for the problem's change of scores.
 template <class Shape, class Arguments>
 auto compiled_backward(const char* function, const Problem& problem, void* stream) {
-  constexpr const char* kHeaders =
-      "#include \"cuda/sm80/backward/column_kernel.cuh\"\n#include \"cuda/sm80/backward/shapes.cuh\"\n";
   return has_dropout(problem)
-             ? compiled_kernel<Changed<Dropping<Shape>, Change>, Arguments>(kHeaders, function, problem, stream)
-             : compiled_kernel<Changed<Shape, Change>, Arguments>(kHeaders, function, problem, stream);
+             ? compiled_kernel<Changed<Dropping<Shape>, Change>, Arguments>(kBackwardHeaders, function, problem, stream)
+             : compiled_kernel<Changed<Shape, Change>, Arguments>(kBackwardHeaders, function, problem, stream);
+}
+/// Returns its code.
+template <class Shape>
+KernelCode backward_code(const char* function, const Problem& problem) {
+  return has_dropout(problem) ? kernel_code<Changed<Dropping<Shape>, Change>>(kBackwardHeaders, function)
+                              : kernel_code<Changed<Shape, Change>>(kBackwardHeaders, function);
 }
 
 template <class Shape>
@@ -79,17 +90,14 @@ auto column_kernel_of([[maybe_unused]] const Problem& problem, [[maybe_unused]] 
   if constexpr (Shape::kForm.short_rows) {
     return column_kernel<Shape>;
   } else {
-    if (compiles_change(problem))
-      return compiled_backward<Shape, ColumnArguments>("flashmask::cuda::sm80::column_kernel", problem, stream);
+    if (compiles_change(problem)) return compiled_backward<Shape, ColumnArguments>(kColumnKernel, problem, stream);
     return with_instance<Shape>(problem, [](auto name) { return column_kernel<typename decltype(name)::Shape>; });
   }
 }
 
 template <class Shape>
 auto row_kernel_of(const Problem& problem, void* stream) {
-  if (compiles_change(problem))
-    return compiled_backward<Shape, QueryGradientArguments>("flashmask::cuda::sm80::query_gradient_kernel", problem,
-                                                            stream);
+  if (compiles_change(problem)) return compiled_backward<Shape, QueryGradientArguments>(kRowKernel, problem, stream);
   return with_instance<Shape>(problem, [](auto name) { return query_gradient_kernel<typename decltype(name)::Shape>; });
 }
 
@@ -191,20 +199,17 @@ void prepare_rows(const Plan& plan, const BackwardTensors& tensors, const Backwa
 /// Stands in for the shape of a second pass, where the first one makes sums.
 struct NoRows {};
 
-/// Compiles the kernels for the problem's change of scores, where it needs that.
+/// Returns what is compiled for the problem's change of scores, on a GPU whose blocks have so much shared memory.
 template <class Columns, class RoomyColumns, class Rows, class RoomyRows>
-void prepare_kernels(const Problem& problem, void* stream) {
-  if (!compiles_change(problem)) return;
-  if (takes_roomy<ColumnMemory<RoomyColumns>>(problem))
-    column_kernel_of<RoomyColumns>(problem, stream);
-  else
-    column_kernel_of<Columns>(problem, stream);
-  if constexpr (!std::is_same_v<Rows, NoRows>) {
-    if (takes_roomy<QueryGradientMemory<RoomyRows>>(problem))
-      row_kernel_of<RoomyRows>(problem, stream);
-    else
-      row_kernel_of<Rows>(problem, stream);
-  }
+std::vector<KernelCode> compiled_backward_code(const Problem& problem, std::size_t block_bytes) {
+  if (!compiles_change(problem)) return {};
+  std::vector<KernelCode> all = {block_bytes >= sizeof(ColumnMemory<RoomyColumns>)
+                                     ? backward_code<RoomyColumns>(kColumnKernel, problem)
+                                     : backward_code<Columns>(kColumnKernel, problem)};
+  if constexpr (!std::is_same_v<Rows, NoRows>)
+    all.push_back(block_bytes >= sizeof(QueryGradientMemory<RoomyRows>) ? backward_code<RoomyRows>(kRowKernel, problem)
+                                                                        : backward_code<Rows>(kRowKernel, problem));
+  return all;
 }
 
 /// The launches of a backward. Roomy…: shapes for devices with enough shared memory for them. They have the same tiles,
@@ -221,8 +226,8 @@ struct BackwardSteps {
   }
   static std::optional<SmallTiles> small_tiles() { return {}; }
 
-  static void prepare(const Problem& problem, void* stream) {
-    prepare_kernels<Columns, RoomyColumns, Rows, RoomyRows>(problem, stream);
+  static std::vector<KernelCode> compiled_code(const Problem& problem, std::size_t block_bytes) {
+    return compiled_backward_code<Columns, RoomyColumns, Rows, RoomyRows>(problem, block_bytes);
   }
   static void launch(const Plan& plan, const BackwardTensors& tensors, const BackwardWorkspace& workspace,
                      const KernelExecution& execution) {
@@ -257,8 +262,8 @@ class ChoosingSteps {
   std::vector<MapRequest> maps() const { return tiles_.maps(); }
   std::optional<SmallTiles> small_tiles() const { return tiles_.small_tiles(); }
 
-  static void prepare(const Problem& problem, void* stream) {
-    prepare_kernels<Columns, RoomyColumns, NoRows, NoRows>(problem, stream);
+  static std::vector<KernelCode> compiled_code(const Problem& problem, std::size_t block_bytes) {
+    return compiled_backward_code<Columns, RoomyColumns, NoRows, NoRows>(problem, block_bytes);
   }
   void launch(const Plan& plan, const BackwardTensors& tensors, const BackwardWorkspace& workspace,
               const KernelExecution& execution) const {

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "flashmask/compiled_kernels.h"
+#include "flashmask/problem.h"
+
+namespace flashmask {
+
+class Kernel;
+
+/// Code that is compiled for a change of scores: lines of #include, and the expression that names a kernel there, such
+/// as f<int>.
+struct KernelCode {
+  std::string headers, name;
+};
+
+/// Makes what Kernel::compiled_code() says of these kernels ready to be launched on the problem's GPU, side by side.
+/// `stream`: that of the plan. Throws Status::unsupported where there is no compiler, or where the stream is being
+/// captured and a kernel is not loaded yet.
+std::vector<CompiledKernel> compile_kernels(std::span<const Kernel* const> kernels, const Problem& problem,
+                                            void* stream);
+
+}  // namespace flashmask
