@@ -54,6 +54,8 @@ FLASHMASK_API std::string kernel_cache_folder();
 FLASHMASK_API std::string kernel_cache_refusal();
 /// Returns what is in it, newest first: nothing where it is not the user's own, and closed to others.
 FLASHMASK_API std::vector<CachedKernel> cached_kernels();
+/// The folder and cached_kernels() as text, for people.
+FLASHMASK_API std::string describe_cached_kernels();
 /// Removes all of them, with the locks and parts of files that processes have left. Returns how many kernels there
 /// were.
 FLASHMASK_API std::size_t clear_cached_kernels();

@@ -30,6 +30,7 @@
 #include "flashmask/row_ranges.h"
 #include "flashmask/schedule.h"
 #include "flashmask/score_change.h"
+#include "flashmask/score_report.h"
 #include "flashmask/slice.h"
 #include "flashmask/span.h"
 #include "flashmask/startend_row_indices.h"

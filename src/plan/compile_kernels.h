@@ -11,6 +11,7 @@
 namespace flashmask {
 
 class Kernel;
+struct GpuKind;
 
 /// Code that is compiled for a change of scores: lines of #include, and the expression that names a kernel there, such
 /// as f<int>.
@@ -23,5 +24,12 @@ struct KernelCode {
 /// captured and a kernel is not loaded yet.
 std::vector<CompiledKernel> compile_kernels(std::span<const Kernel* const> kernels, const Problem& problem,
                                             void* stream);
+
+/// Compiles what Kernel::compiled_code() says of these kernels on GPUs of a kind, side by side, whatever is cached, to
+/// say how long that takes and what it spills. Throws Status::unsupported where there is no compiler.
+std::vector<CompiledKernel> try_to_compile(std::span<const Kernel* const> kernels, const Problem& problem,
+                                           const GpuKind& kind);
+/// Returns the kind of this machine's first GPU; its architecture is "" where there is none.
+GpuKind first_gpu();
 
 }  // namespace flashmask

@@ -44,6 +44,14 @@ struct SmallTiles {
   }
 };
 
+/// A kind of GPU, whether there is one here or not.
+struct GpuKind {
+  std::string architecture;  ///< such as sm_90
+  ComputeCapability capability;
+  std::size_t block_shared_bytes;  ///< the most shared memory of a block
+  std::size_t shared_bytes;        ///< shared memory of a multiprocessor
+};
+
 /// An entry of the kernel table for attention.
 class Kernel : public TableEntry {
  public:
@@ -54,6 +62,8 @@ class Kernel : public TableEntry {
   std::string refusal() const override = 0;  // beside the others of its name, which it would hide
   /// Returns why it cannot run on one device of its kind; empty if it can, or if the machine has no such device.
   virtual std::string refusal(Device) const { return ""; }
+  /// Returns why it cannot run on GPUs of a kind; empty if it can.
+  virtual std::string refusal(const GpuKind&) const { return "it runs on a CPU"; }
   /// Returns why it cannot serve a problem, beyond what KernelInfo says; empty if it can.
   virtual std::string refusal(const Problem&) const { return ""; }
   /// Measures the peak rate of the instructions that its products consist of, in operations per second.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "flashmask/score_change.h"
 
+#include <algorithm>
 #include <cmath>
 #include <locale>
 #include <optional>
@@ -127,6 +128,10 @@ ScoreChange ScoreChange::parse(std::string_view text) {
     if (trimmed(text).empty()) refuse("score: nothing follows the last \"|\"; expected another step");
   }
   return change;
+}
+
+bool ScoreChange::is_step(std::string_view name) {
+  return std::ranges::find(kNames, name, &Name::name) != std::end(kNames);
 }
 
 /// Makes one function of all steps and another one.

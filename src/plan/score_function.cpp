@@ -253,10 +253,15 @@ Dual computed(const ScoreNode& node, const Dual (&x)[4], double score, const Sco
 /// that equal functions have equal text however they were made.
 class Writer {
  public:
-  explicit Writer(std::span<const ScoreNode> nodes)
-      : nodes_(nodes), uses_(nodes.size()), seen_(nodes.size()), names_(nodes.size()) {
-    for (const ScoreNode& node : nodes)
-      for (int i = 0; i < node.count; ++i) ++uses_[index(node, i)];
+  /// Writes the value of node `at`.
+  Writer(std::span<const ScoreNode> nodes, int at)
+      : nodes_(nodes.first(static_cast<std::size_t>(at) + 1)),
+        uses_(nodes_.size()),
+        seen_(nodes_.size()),
+        names_(nodes_.size()) {
+    uses_.back() = 1;
+    for (std::size_t i = nodes_.size(); i-- > 0;)  // behind its arguments
+      for (int a = 0; uses_[i] > 0 && a < nodes_[i].count; ++a) ++uses_[index(nodes_[i], a)];
   }
 
   std::string text() {
@@ -302,9 +307,7 @@ class Writer {
 
 ScoreFunction ScoreFunction::parse(std::string_view text) { return Parser(text).function(); }
 
-std::string ScoreFunction::text() const {
-  return Writer(std::span(nodes_).first(static_cast<std::size_t>(value_) + 1)).text();
-}
+std::string ScoreFunction::text(int node) const { return Writer(nodes_, node).text(); }
 
 bool ScoreFunction::uses(ScoreOp op) const {
   return std::ranges::any_of(nodes_, [&](const ScoreNode& node) { return node.op == op; });

@@ -86,6 +86,10 @@ class KernelEntry : public Base {
 
   std::string refusal() const final { return device_refusal(needs_); }
   std::string refusal(Device device) const final { return device_refusal(device, needs_); }
+  std::string refusal(const GpuKind& kind) const final {
+    return device_refusal(
+        "a GPU", {kind.architecture, kind.capability, 0, kind.block_shared_bytes, kind.shared_bytes, 0}, needs_);
+  }
   std::string refusal(const Problem& problem) const final {
     if (!combines_ &&
         has_dropout(problem) + (problem.change.cap() > 0) + (problem.change.bias() != ScoreBias::none) > 1)

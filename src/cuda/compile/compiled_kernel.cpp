@@ -4,6 +4,7 @@
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 
+#include <chrono>
 #include <functional>
 #include <span>
 
@@ -49,9 +50,25 @@ const void* load(const compile::Code& code) {
   return kernel;  // launched as cudaKernel_t, which is the same type
 }
 
-std::string architecture_of(const Problem& problem) {
-  const ComputeCapability capability = device_facts(problem.device).capability;
+std::string architecture_of(Device device) {
+  const ComputeCapability capability = device_facts(device).capability;
   return "sm_" + std::to_string(10 * capability.major + capability.minor);
+}
+
+/// What a kernel is compiled from, with struct Change as `change` has it.
+compile::Job job_of(const KernelCode& code, const std::string& change, const std::string& architecture,
+                    const Problem& problem) {
+  return {.text = compile::text_of(code, change),
+          .kernel = code.name,
+          .architecture = architecture,
+          .made_for = problem.change.text()};
+}
+
+CompiledKernel facts_of(const KernelCode& code, const compile::Code& made, KernelOrigin origin) {
+  return {.name = compile::short_name(code.name),
+          .origin = origin,
+          .spilled = made.spilled,
+          .compiler = compile::nvrtc().name()};
 }
 
 void refuse_capture(const Problem& problem, void* stream) {
@@ -64,22 +81,29 @@ void refuse_capture(const Problem& problem, void* stream) {
 /// Returns the kernel of `code` as compiled_kernel() does, with how it came about.
 compile::LoadedKernel loaded_kernel(const KernelCode& code, const Problem& problem, void* stream) {
   static auto& table = *new compile::KernelTable;  // never destroyed: threads may be calling while the process ends
-  const std::string change = compile::change_text(problem.change), architecture = architecture_of(problem);
+  const std::string change = compile::change_text(problem.change), architecture = architecture_of(problem.device);
   return table.find_or_make(architecture + code.name + change, [&] {
     refuse_capture(problem, stream);
     const CurrentDevice current(problem.device);
     const compile::Cache cache(kernel_cache_folder());
-    const auto [made, origin] = compile::code_of({.text = compile::text_of(code, change),
-                                                  .kernel = code.name,
-                                                  .architecture = architecture,
-                                                  .made_for = problem.change.text()},
-                                                 cache);
-    return compile::LoadedKernel{load(made),
-                                 {.name = compile::short_name(code.name),
-                                  .origin = origin,
-                                  .spilled = made.spilled,
-                                  .compiler = compile::nvrtc().name()}};
+    const auto [made, origin] = compile::code_of(job_of(code, change, architecture, problem), cache);
+    return compile::LoadedKernel{load(made), facts_of(code, made, origin)};
   });
+}
+
+/// Calls task(code) for what is compiled of these kernels, side by side.
+template <class Task>
+std::vector<CompiledKernel> for_each_code(std::span<const Kernel* const> kernels, const Problem& problem,
+                                          std::size_t block_bytes, const Task& task) {
+  std::vector<std::function<CompiledKernel()>> tasks;
+  for (const Kernel* kernel : kernels)
+    for (const KernelCode& code : kernel->compiled_code(problem, block_bytes))
+      tasks.push_back([&task, code, direction = kernel->info().direction] {
+        CompiledKernel made = task(code);
+        made.direction = direction;
+        return made;
+      });
+  return compile::side_by_side(tasks);
 }
 
 }  // namespace
@@ -94,16 +118,29 @@ namespace flashmask {
 
 std::vector<CompiledKernel> compile_kernels(std::span<const Kernel* const> kernels, const Problem& problem,
                                             void* stream) {
-  std::vector<std::function<CompiledKernel()>> tasks;
-  const std::size_t block_bytes = cuda::device_facts(problem.device).block_shared_bytes;
-  for (const Kernel* kernel : kernels)
-    for (const KernelCode& code : kernel->compiled_code(problem, block_bytes))
-      tasks.push_back([=, direction = kernel->info().direction, &problem] {
-        CompiledKernel made = cuda::loaded_kernel(code, problem, stream).made;
-        made.direction = direction;
-        return made;
-      });
-  return cuda::compile::side_by_side(tasks);
+  return cuda::for_each_code(kernels, problem, cuda::device_facts(problem.device).block_shared_bytes,
+                             [&](const KernelCode& code) { return cuda::loaded_kernel(code, problem, stream).made; });
+}
+
+std::vector<CompiledKernel> try_to_compile(std::span<const Kernel* const> kernels, const Problem& problem,
+                                           const GpuKind& kind) {
+  namespace compile = cuda::compile;
+  const compile::Nvrtc& compiler = compile::nvrtc();
+  const std::string change = compile::change_text(problem.change);
+  return cuda::for_each_code(kernels, problem, kind.block_shared_bytes, [&](const KernelCode& code) {
+    const auto begin = std::chrono::steady_clock::now();
+    const compile::Code made = compiler.compile(cuda::job_of(code, change, kind.architecture, problem));
+    CompiledKernel facts = cuda::facts_of(code, made, KernelOrigin::compiler);
+    facts.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    return facts;
+  });
+}
+
+GpuKind first_gpu() {
+  constexpr Device kFirst{DeviceType::cuda, 0};
+  if (!cuda::device_refusal(cuda::at_least(0, 0)).empty()) return {};
+  const cuda::DeviceFacts& facts = cuda::device_facts(kFirst);
+  return {cuda::architecture_of(kFirst), facts.capability, facts.block_shared_bytes, facts.shared_bytes};
 }
 
 }  // namespace flashmask
