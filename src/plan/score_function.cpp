@@ -99,6 +99,7 @@ class Parser {
     const std::string named = name();
     if (const auto found = names_.find(named); found != names_.end()) return found->second;
     if (named == "inf") return make_.number(HUGE_VAL);
+    if (first == '$') fail(named + " has no value; write " + named + " = …; ahead of what uses it", begin);
     const ScoreOperation* const operation = operation_named(named);
     if (operation == nullptr) fail("expected a number, " + all_operations(), begin);
     if (++depth_ > kDeepest) fail("it is nested more than " + std::to_string(kDeepest) + " deep", begin);
