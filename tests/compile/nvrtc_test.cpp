@@ -67,11 +67,12 @@ class CompiledChange : public testing::TestWithParam<ChangeAndKernel> {
   static void SetUpTestSuite() { refusal_ = nvrtc_refusal(); }
 
   static Code compile(const std::string& change, const std::string& kernel, const std::string& architecture) {
+    const ScoreChange parsed = ScoreChange::parse(change);
     return nvrtc().compile({.text = R"(#include "cuda/sm80/backward/column_kernel.cuh"
 #include "cuda/sm80/backward/shapes.cuh"
 #include "cuda/sm80/forward/forward_kernel.cuh"
 namespace flashmask::cuda {
-)" + change_text(ScoreChange::parse(change)) +
+)" + change_text(parsed, usual_forms(parsed, DType::bf16)) +
                                     "}\n",
                             .kernel = kernel,
                             .architecture = architecture});

@@ -79,9 +79,11 @@ void refuse_capture(const Problem& problem, void* stream) {
 }
 
 /// Returns the kernel of `code` as compiled_kernel() does, with how it came about.
-compile::LoadedKernel loaded_kernel(const KernelCode& code, const Problem& problem, void* stream) {
+compile::LoadedKernel loaded_kernel(const KernelCode& code, const Problem& problem, const TensorForms& forms,
+                                    void* stream) {
   static auto& table = *new compile::KernelTable;  // never destroyed: threads may be calling while the process ends
-  const std::string change = compile::change_text(problem.change), architecture = architecture_of(problem.device);
+  const std::string change = compile::change_text(problem.change, forms),
+                    architecture = architecture_of(problem.device);
   return table.find_or_make(architecture + code.name + change, [&] {
     refuse_capture(problem, stream);
     const CurrentDevice current(problem.device);
@@ -108,8 +110,8 @@ std::vector<CompiledKernel> for_each_code(std::span<const Kernel* const> kernels
 
 }  // namespace
 
-const void* compiled_kernel(const KernelCode& code, const Problem& problem, void* stream) {
-  return loaded_kernel(code, problem, stream).kernel;
+const void* compiled_kernel(const KernelCode& code, const Problem& problem, const TensorForms& forms, void* stream) {
+  return loaded_kernel(code, problem, forms, stream).kernel;
 }
 
 }  // namespace flashmask::cuda
@@ -118,15 +120,17 @@ namespace flashmask {
 
 std::vector<CompiledKernel> compile_kernels(std::span<const Kernel* const> kernels, const Problem& problem,
                                             void* stream) {
-  return cuda::for_each_code(kernels, problem, cuda::device_facts(problem.device).block_shared_bytes,
-                             [&](const KernelCode& code) { return cuda::loaded_kernel(code, problem, stream).made; });
+  const TensorForms forms = usual_forms(problem.change, problem.dtype);  // calls may have others
+  return cuda::for_each_code(
+      kernels, problem, cuda::device_facts(problem.device).block_shared_bytes,
+      [&](const KernelCode& code) { return cuda::loaded_kernel(code, problem, forms, stream).made; });
 }
 
 std::vector<CompiledKernel> try_to_compile(std::span<const Kernel* const> kernels, const Problem& problem,
                                            const GpuKind& kind) {
   namespace compile = cuda::compile;
   const compile::Nvrtc& compiler = compile::nvrtc();
-  const std::string change = compile::change_text(problem.change);
+  const std::string change = compile::change_text(problem.change, usual_forms(problem.change, problem.dtype));
   return cuda::for_each_code(kernels, problem, kind.block_shared_bytes, [&](const KernelCode& code) {
     const auto begin = std::chrono::steady_clock::now();
     const compile::Code made = compiler.compile(cuda::job_of(code, change, kind.architecture, problem));

@@ -21,10 +21,10 @@ struct Change;
 /// Whether a problem's kernels are compiled when its plan is made.
 inline bool compiles_change(const Problem& problem) { return !problem.change.is_cap_and_bias(); }
 
-/// Returns the kernel of `code`, in which the problem's change of scores is struct Change: compiled for the problem's
-/// device, from memory where it was asked for before. Throws Status::unsupported where there is no compiler, or where
-/// `stream` is being captured and nobody has asked for this kernel before.
-const void* compiled_kernel(const KernelCode& code, const Problem& problem, void* stream);
+/// Returns the kernel of `code`, in which the problem's change of scores, of tensors of some forms, is struct Change:
+/// compiled for the problem's device, from memory where it was asked for before. Throws Status::unsupported where there
+/// is no compiler, or where `stream` is being captured and nobody has asked for this kernel before.
+const void* compiled_kernel(const KernelCode& code, const Problem& problem, const TensorForms& forms, void* stream);
 
 /// Returns a type as C++ writes it.
 template <class T>
@@ -46,9 +46,10 @@ KernelCode kernel_code(const char* headers, const char* function) {
 
 /// Returns the kernel `function`<Shape>, with arguments of this type.
 template <class Shape, class Arguments>
-auto compiled_kernel(const char* headers, const char* function, const Problem& problem, void* stream) {
+auto compiled_kernel(const char* headers, const char* function, const Problem& problem, const TensorForms& forms,
+                     void* stream) {
   static const KernelCode code = kernel_code<Shape>(headers, function);
-  return reinterpret_cast<void (*)(Arguments)>(const_cast<void*>(compiled_kernel(code, problem, stream)));
+  return reinterpret_cast<void (*)(Arguments)>(const_cast<void*>(compiled_kernel(code, problem, forms, stream)));
 }
 
 }  // namespace flashmask::cuda

@@ -32,7 +32,7 @@ inline int column_heads_in_section(const Problem& problem) {
 
 inline ChangeOperands operands_of(const Problem& problem, const BackwardTensors& tensors) {
   if (!compiles_change(problem)) return {};
-  return compile::change_operands(problem, tensors.alibi, tensors.bias, tensors.operands);
+  return compile::change_operands(problem, compile::change_tensors(tensors));
 }
 
 template <class Shape>
@@ -65,18 +65,24 @@ ColumnArguments column_arguments(const Plan& plan, const BackwardTensors& tensor
           .change = operands_of(problem, tensors)};
 }
 
+/// Returns the forms of the tensors that a call's change of scores reads.
+inline TensorForms forms_of(const Problem& problem, const BackwardTensors& tensors) {
+  return compile::forms_of(problem.change, compile::change_tensors(tensors));
+}
+
 inline constexpr const char *kBackwardHeaders =
                                 "#include \"cuda/sm80/backward/column_kernel.cuh\"\n"
                                 "#include \"cuda/sm80/backward/shapes.cuh\"\n",
                             *kColumnKernel = "flashmask::cuda::sm80::column_kernel",
                             *kRowKernel = "flashmask::cuda::sm80::query_gradient_kernel";
 
-/// Returns a kernel of Shape that is compiled for the problem's change of scores.
+/// Returns a kernel of Shape that is compiled for the problem's change of scores, which reads tensors of some forms.
 template <class Shape, class Arguments>
-auto compiled_backward(const char* function, const Problem& problem, void* stream) {
+auto compiled_backward(const char* function, const Problem& problem, const TensorForms& forms, void* stream) {
   return has_dropout(problem)
-             ? compiled_kernel<Changed<Dropping<Shape>, Change>, Arguments>(kBackwardHeaders, function, problem, stream)
-             : compiled_kernel<Changed<Shape, Change>, Arguments>(kBackwardHeaders, function, problem, stream);
+             ? compiled_kernel<Changed<Dropping<Shape>, Change>, Arguments>(kBackwardHeaders, function, problem, forms,
+                                                                            stream)
+             : compiled_kernel<Changed<Shape, Change>, Arguments>(kBackwardHeaders, function, problem, forms, stream);
 }
 /// Returns its code.
 template <class Shape>
@@ -86,18 +92,21 @@ KernelCode backward_code(const char* function, const Problem& problem) {
 }
 
 template <class Shape>
-auto column_kernel_of([[maybe_unused]] const Problem& problem, [[maybe_unused]] void* stream) {
+auto column_kernel_of([[maybe_unused]] const Problem& problem, [[maybe_unused]] const TensorForms& forms,
+                      [[maybe_unused]] void* stream) {
   if constexpr (Shape::kForm.short_rows) {
     return column_kernel<Shape>;
   } else {
-    if (compiles_change(problem)) return compiled_backward<Shape, ColumnArguments>(kColumnKernel, problem, stream);
+    if (compiles_change(problem))
+      return compiled_backward<Shape, ColumnArguments>(kColumnKernel, problem, forms, stream);
     return with_instance<Shape>(problem, [](auto name) { return column_kernel<typename decltype(name)::Shape>; });
   }
 }
 
 template <class Shape>
-auto row_kernel_of(const Problem& problem, void* stream) {
-  if (compiles_change(problem)) return compiled_backward<Shape, QueryGradientArguments>(kRowKernel, problem, stream);
+auto row_kernel_of(const Problem& problem, const TensorForms& forms, void* stream) {
+  if (compiles_change(problem))
+    return compiled_backward<Shape, QueryGradientArguments>(kRowKernel, problem, forms, stream);
   return with_instance<Shape>(problem, [](auto name) { return query_gradient_kernel<typename decltype(name)::Shape>; });
 }
 
@@ -113,7 +122,7 @@ void launch_columns(const Plan& plan, const BackwardTensors& tensors, const Back
   const ColumnArguments arguments = column_arguments<Shape>(plan, tensors, workspace, execution, choice);
   const int items = arguments.columns.all_tiles();
   if (items == 0) return;
-  const auto kernel = column_kernel_of<Shape>(plan.problem(), execution.stream);
+  const auto kernel = column_kernel_of<Shape>(plan.problem(), forms_of(plan.problem(), tensors), execution.stream);
   divide_memory<ColumnMemory<Shape>>("backward", kernel, Shape::kBlocks, plan.problem());
   launch<ColumnMemory<Shape>>("backward: columns", kernel, items, Shape::kThreads,
                               static_cast<cudaStream_t>(execution.stream), arguments);
@@ -167,7 +176,7 @@ void launch_rows(const Plan& plan, const BackwardTensors& tensors, const Backwar
   arguments.head_dim = static_cast<int>(problem.head_dim);
   arguments.change = operands_of(problem, tensors);
   if (arguments.items == 0) return;
-  const auto kernel = row_kernel_of<Shape>(problem, execution.stream);
+  const auto kernel = row_kernel_of<Shape>(problem, forms_of(problem, tensors), execution.stream);
   divide_memory<QueryGradientMemory<Shape>>("backward", kernel, Shape::kBlocks, problem);
   launch<QueryGradientMemory<Shape>>("backward: the gradient of q", kernel, arguments.items, Shape::kThreads,
                                      static_cast<cudaStream_t>(execution.stream), arguments);

@@ -41,10 +41,11 @@ struct ForwardCode {
     return max_scores ? of(ShapeName<Maximizing<Shape>>()) : of(ShapeName<Shape>());
   }
 
-  /// Returns that kernel.
-  static auto compiled(const Problem& problem, bool max_scores, void* stream) {
+  /// Returns that kernel, for tensors of some forms.
+  static auto compiled(const Problem& problem, const TensorForms& forms, bool max_scores, void* stream) {
     return with_changed(problem, max_scores, [&](auto name) {
-      return compiled_kernel<typename decltype(name)::Shape, ForwardArguments>(kHeaders, kFunction, problem, stream);
+      return compiled_kernel<typename decltype(name)::Shape, ForwardArguments>(kHeaders, kFunction, problem, forms,
+                                                                               stream);
     });
   }
   static KernelCode compiled_code(const Problem& problem) {
@@ -102,8 +103,10 @@ void launch_forward(const Plan& plan, const ForwardTensors& tensors, const Kerne
   ForwardArguments arguments = forward_arguments(rows, tensors);
   if constexpr (kCompiles<Code>) {
     if (compiles_change(plan.problem())) {
-      kernel = Code::compiled(plan.problem(), tensors.max_scores.present(), execution.stream);
-      arguments.change = compile::change_operands(plan.problem(), tensors.alibi, tensors.bias, tensors.operands);
+      const compile::ChangeTensors read = compile::change_tensors(tensors);
+      kernel = Code::compiled(plan.problem(), compile::forms_of(plan.problem().change, read),
+                              tensors.max_scores.present(), execution.stream);
+      arguments.change = compile::change_operands(plan.problem(), read);
     }
   }
   const int blocks = next_item == nullptr ? rows.items : std::min(rows.items, facts.multiprocessors * Shape::kBlocks);
