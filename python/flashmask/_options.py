@@ -88,7 +88,7 @@ _ELSEWHERE = {
 _SAME = ({"dropout", "dropout_p"}, {"scale", "softmax_scale", "scaling"}, {"sinks", "s_aux"}, {"softcap", "logit_cap"})
 
 
-_WITH_FUNCTIONS = ("flashmask._attention", "flashmask._plans.plan", "flashmask._varlen")
+_WITH_FUNCTIONS = ("flashmask._attention", "flashmask._plans.plan", "flashmask._varlen", "flashmask.jax._attention")
 """Modules whose functions take changes of scores that are functions."""
 
 

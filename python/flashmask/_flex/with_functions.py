@@ -194,9 +194,7 @@ def attention_with_function(
     if plan is not None:
         change = from_function(score, q, k, layout=others.get("layout", "bshd"))
         others |= {"scale": options.get("scale"), "score": change}
-        return attention(
-            q, k, v, mask, plan=plan, return_lse=return_lse, return_max_scores=return_max_scores, **others
-        )
+        return attention(q, k, v, mask, plan=plan, return_lse=return_lse, return_max_scores=return_max_scores, **others)
     heads_first = others.pop("layout", "bshd") == "bhsd"
     if not heads_first:
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
