@@ -57,7 +57,7 @@ def problem_of(tensors: list[Any], heads_first: bool, dropout: float, score: Sco
 def score_operands(score: ScoreChange, problem: Problem) -> tuple[Any, ...]:
     """Returns ALiBi's slopes and positions of queries and of keys, a bias or a table by distance, and what is read.
 
-    MOST_READS operands are read at most; None where there is none. Numbers are float64 where q is: the reference computes them.
+    That is MOST_READS operands, None where there is none. Numbers are float64 where q is: the reference computes them.
     """
     sizes = problem.batch, problem.query_heads, problem.query_length, problem.key_length
     found: list[Any] = [None] * 3
