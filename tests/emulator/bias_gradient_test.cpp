@@ -23,8 +23,8 @@ namespace capped_bias {
 namespace gated {
 #include "emulator/changes/gated.inc"
 }
-namespace root_of_distance {
-#include "emulator/changes/root_of_distance.inc"
+namespace signed_distance {
+#include "emulator/changes/signed_distance.inc"
 }
 }  // namespace flashmask::cuda
 
@@ -177,17 +177,17 @@ struct Gated {
   static constexpr const char* kFile = "gated.inc";
   static constexpr std::int64_t kEntries = 203;
 };
-/// Of the two ways, one has a NaN where a table is below 0, and an infinite derivative where it has no entry.
-struct RootOfDistance {
-  using Change = root_of_distance::Change;
-  static constexpr const char* kChange = "function(add(score, where(lt(0, distance), sqrt(distance), neg(score))))";
-  static constexpr const char* kFile = "root_of_distance.inc";
+/// NaN in padding, whose scores are 0.
+struct SignedDistance {
+  using Change = signed_distance::Change;
+  static constexpr const char* kChange = "function(add(add(score, distance), div(score, abs(score))))";
+  static constexpr const char* kFile = "signed_distance.inc";
   static constexpr std::int64_t kEntries = 321;
 };
 
 template <class Of>
 class EmulatedBiasGradientOfAChange : public testing::Test {};
-using All = testing::Types<CappedBias, Gated, RootOfDistance>;
+using All = testing::Types<CappedBias, Gated, SignedDistance>;
 TYPED_TEST_SUITE(EmulatedBiasGradientOfAChange, All);
 
 /// The emulator compiles what NVRTC compiles.

@@ -108,6 +108,7 @@ struct ChangeWeights {
       changed = change.value(product * score.scale, down, right);
     // The product is rounded as change_tile() rounds it, so that p is that of the forward however large scores are.
     weight.p = exp2_approximate(fmaf(changed * kLog2E, score.scale_log2, -lse_log2.at(unit, eight, i)));
+    if constexpr (kGuards) weight.p = fmaxf(weight.p, 0);  // NaN, of rows behind the last one, becomes 0
     return weight;
   }
 };
