@@ -152,8 +152,7 @@ class Expected {
     note("dk", bound(tensors_.grad_k, gradients_.k, naive_.grad_k));
     note("dv", bound(tensors_.grad_v, gradients_.v, naive_.grad_v));
     if (tensors_.grad_sinks && with_sums_) note("dsinks", bound_of_sinks());
-    if (tensors_.grad_bias && with_sums_)
-      note("dbias", bound(*tensors_.grad_bias, gradients_.bias, naive_.grad_bias));
+    if (tensors_.grad_bias && with_sums_) note("dbias", bound(*tensors_.grad_bias, gradients_.bias, naive_.grad_bias));
   }
 
  private:

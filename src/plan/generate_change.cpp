@@ -293,10 +293,10 @@ GeneratedChange generate_change(const ScoreChange& change) {
   const std::string signature = "  __device__ __forceinline__ float value(float s, int down, int right";
   std::string by_bias;
   if (function.bias_slope() >= 0) {
-    const std::string changed_too = of_bias.result(function.value()), bias_slope = of_bias.result(function.bias_slope());
-    by_bias =
-        "  __device__ __forceinline__ float value_by_bias(float s, int down, int right, float& slope) const {\n" +
-        of_bias.text() + "    slope = " + bias_slope + ";\n    return " + changed_too + ";\n  }\n";
+    const std::string changed_too = of_bias.result(function.value()),
+                      bias_slope = of_bias.result(function.bias_slope());
+    by_bias = "  __device__ __forceinline__ float value_by_bias(float s, int down, int right, float& slope) const {\n" +
+              of_bias.text() + "    slope = " + bias_slope + ";\n    return " + changed_too + ";\n  }\n";
   }
   made.text = "struct Change {\n" + flag("kLocates", function.locates() || made.bias_tensor >= 0) +
               flag("kSlope", derivative.op != Op::number || derivative.number != 1) +

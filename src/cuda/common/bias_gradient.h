@@ -37,8 +37,8 @@ inline BiasGradientArguments bias_gradient_arguments(const Problem& problem, con
   made.sums = of_rows                                         ? BiasSums::tiles
               : problem.change.bias() == ScoreBias::distances ? BiasSums::diagonals
                                                               : BiasSums::columns;
-  made.keeps_bias = made.sums == BiasSums::tiles && tensors.bias.values.dtype == problem.dtype &&
-                    problem.change.is_cap_and_bias();
+  made.keeps_bias =
+      made.sums == BiasSums::tiles && tensors.bias.values.dtype == problem.dtype && problem.change.is_cap_and_bias();
   made.score = score;
   made.map = map;
   made.map_tile = {map_tile.rows, map_tile.columns};

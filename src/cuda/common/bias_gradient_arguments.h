@@ -30,7 +30,7 @@ struct BiasGradientArguments {
   bool keeps_bias;  // whether blocks keep their tile of the bias in shared memory, which is a BiasKeepingMemory then
   ScoreArguments score;
   ChangeOperands change;  // for a kernel that is compiled with a change
-  TileMapView map;  // by columns of tiles
+  TileMapView map;        // by columns of tiles
   struct {
     int rows, columns;
   } map_tile;

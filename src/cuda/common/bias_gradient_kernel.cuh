@@ -10,7 +10,7 @@
 #include "cuda/scores/changes.h"
 #include "cuda/scores/dropout.cuh"
 #include "cuda/scores/tile_scores.cuh"
-#include "cuda/sm80/common/score_change.cuh"
+#include "cuda/scores/score_change.cuh"
 
 namespace flashmask::cuda {
 
@@ -307,9 +307,9 @@ class BiasGradientBlock {
   /// Whether tile i is the first for which values of the bias are read, rather than found where they are kept.
   __device__ __forceinline__ bool reads_bias_of(int i) const { return !arguments_.keeps_bias || i == 0; }
 
-  /// Does what add_tile() does for narrow heads, whose dims lie in one chunk, with the bias kept and scores not changed otherwise: 16
-  /// columns after the other go from their products to the sums. Few numbers are under way for each, so that the
-  /// compiler runs products of some columns beside the powers of two of others.
+  /// Does what add_tile() does for narrow heads, whose dims lie in one chunk, with the bias kept and scores not changed
+  /// otherwise: 16 columns after the other go from their products to the sums. Few numbers are under way for each, so
+  /// that the compiler runs products of some columns beside the powers of two of others.
   template <bool kMasked>
   __device__ __forceinline__ void add_narrow_tile(Scores& sums, int i) {
     begin_step(i, 0);
