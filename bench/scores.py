@@ -4,8 +4,9 @@
 2 × 8,192 tokens, 64 heads of 64, 32 of 128 or 16 of 256, bfloat16, full and causal: softcap and ALiBi beside
 FlexAttention; a bias of each score, shared by the batch, and one by distance, full, beside FlexAttention and SDPA's
 efficient kernel, without and with their gradients. Pair biases: 4 heads of 32, N rows of N tokens with one bias
-(1, 4, N, N). Contestants take turns, each launched ten times back to back; the numbers are median milliseconds. Plans
-by mma.sync's kernels stand for GPUs that are not Hopper's.
+(1, 4, N, N), beside cuEquivariance's kernel too where cuequivariance_ops_torch is installed. Contestants take turns,
+each launched ten times back to back; the numbers are median milliseconds. Plans by mma.sync's kernels stand for GPUs
+that are not Hopper's.
 
 python bench/scores.py [--dims 64,128,256] [--rows changes,biases,pairs] [--seconds 5] [--without-flex]
 """
@@ -83,6 +84,15 @@ def efficient(bias: Tensor, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return scaled_dot_product_attention(q, k, v, attn_mask=expanded)
 
 
+def of_cuequivariance() -> dict[str, Callable[..., Tensor]]:
+    """cuEquivariance's triangle attention, where it is installed."""
+    try:
+        from cuequivariance_ops_torch import triangle_attention
+    except ImportError:
+        return {}
+    return {"cuEquivariance": lambda bias, q, k, v: triangle_attention(q[None], k[None], v[None], bias[None])[0]}
+
+
 def flex_of(read: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]) -> Callable[..., Tensor]:
     """FlexAttention with a bias that read(bias, head, row, column) finds."""
 
@@ -112,6 +122,8 @@ def measure_biases(
         if with_flex:
             others["FlexAttention"] = flex_of(lambda b, h, i, j: b[0, h, i, j])
         others["SDPA efficient"] = efficient
+        if shape[3] == 32:
+            others |= of_cuequivariance()
     mask = masks.full(tokens, tokens)
     ours = {
         f"{family}{what}": partial(

@@ -102,7 +102,7 @@ def reading_elsewhere(score, b, h, i, j):
 
 
 FLEX_REFUSALS = {
-    "flashmask computes a factor of either token, a softcap, a bias without the score, and -inf": flex_call(
+    "flashmask computes a factor of either token, a softcap, a bias without the score, -inf, and functions of one score": flex_call(
         score_mod=lambda s, b, h, i, j: torch.special.i0(s)
     ),
     "kernel_options has 'BLOCKS', which FlexAttention does not know": flex_call(kernel_options={"BLOCKS": 1}),
