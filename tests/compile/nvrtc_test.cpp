@@ -67,12 +67,13 @@ class CompiledChange : public testing::TestWithParam<ChangeAndKernel> {
   static void SetUpTestSuite() { refusal_ = nvrtc_refusal(); }
 
   static Code compile(const std::string& change, const std::string& kernel, const std::string& architecture) {
+    const ScoreChange parsed = ScoreChange::parse(change);
     return nvrtc().compile({.text = R"(#include "cuda/common/bias_gradient_kernel.cuh"
 #include "cuda/sm80/backward/column_kernel.cuh"
 #include "cuda/sm80/backward/shapes.cuh"
 #include "cuda/sm80/forward/forward_kernel.cuh"
 namespace flashmask::cuda {
-)" + change_text(ScoreChange::parse(change)) +
+)" + change_text(parsed, usual_forms(parsed, DType::bf16)) +
                                     "}\n",
                             .kernel = kernel,
                             .architecture = architecture});
@@ -91,9 +92,6 @@ constexpr const char* kForward =
 constexpr const char* kBackward =
     "flashmask::cuda::sm80::column_kernel<flashmask::cuda::Changed<flashmask::cuda::sm80::ColumnShape<__half, 64, "
     "flashmask::cuda::sm80::LargeForm<64> >, flashmask::cuda::Change>>";
-constexpr const char* kBiasGradient =
-    "flashmask::cuda::bias_gradient_kernel<flashmask::cuda::Changed<flashmask::cuda::BiasGradientShape<__nv_bfloat16>, "
-    "flashmask::cuda::Change>>";
 
 /// A spill costs more than it saves: 16 bytes are what compilers other than those that were tried may need.
 TEST_P(CompiledChange, TakesNoMemoryForRegisters) {
@@ -104,13 +102,11 @@ TEST_P(CompiledChange, TakesNoMemoryForRegisters) {
   EXPECT_NE(code.cubin.find(code.kernel), std::string::npos);
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Steps, CompiledChange,
-    testing::Values(ChangeAndKernel{"softcap(30) | multiply(-2) | softcap(5)", kBackward},
-                    ChangeAndKernel{"alibi | softcap(30)", kForward}, ChangeAndKernel{"bias | softcap(30)", kBackward},
-                    ChangeAndKernel{"distance | multiply(0.5)", kForward},
-                    ChangeAndKernel{"bias | softcap(30)", kBiasGradient},
-                    ChangeAndKernel{"function(mul(mul(score, tanh(score)), distance))", kBiasGradient}));
+INSTANTIATE_TEST_SUITE_P(Steps, CompiledChange,
+                         testing::Values(ChangeAndKernel{"softcap(30) | multiply(-2) | softcap(5)", kBackward},
+                                         ChangeAndKernel{"alibi | softcap(30)", kForward},
+                                         ChangeAndKernel{"bias | softcap(30)", kBackward},
+                                         ChangeAndKernel{"distance | multiply(0.5)", kForward}));
 
 TEST_F(CompiledChange, SaysWhatACompilerSays) {
   FLASHMASK_NEEDS_NVRTC();
