@@ -92,6 +92,9 @@ constexpr const char* kForward =
 constexpr const char* kBackward =
     "flashmask::cuda::sm80::column_kernel<flashmask::cuda::Changed<flashmask::cuda::sm80::ColumnShape<__half, 64, "
     "flashmask::cuda::sm80::LargeForm<64> >, flashmask::cuda::Change>>";
+constexpr const char* kBiasGradient =
+    "flashmask::cuda::bias_gradient_kernel<flashmask::cuda::Changed<flashmask::cuda::BiasGradientShape<__nv_bfloat16>, "
+    "flashmask::cuda::Change>>";
 
 /// A spill costs more than it saves: 16 bytes are what compilers other than those that were tried may need.
 TEST_P(CompiledChange, TakesNoMemoryForRegisters) {
@@ -106,7 +109,10 @@ INSTANTIATE_TEST_SUITE_P(Steps, CompiledChange,
                          testing::Values(ChangeAndKernel{"softcap(30) | multiply(-2) | softcap(5)", kBackward},
                                          ChangeAndKernel{"alibi | softcap(30)", kForward},
                                          ChangeAndKernel{"bias | softcap(30)", kBackward},
-                                         ChangeAndKernel{"distance | multiply(0.5)", kForward}));
+                                         ChangeAndKernel{"distance | multiply(0.5)", kForward},
+                                         ChangeAndKernel{"bias | softcap(30)", kBiasGradient},
+                                         ChangeAndKernel{"function(mul(mul(score, tanh(score)), distance))",
+                                                         kBiasGradient}));
 
 TEST_F(CompiledChange, SaysWhatACompilerSays) {
   FLASHMASK_NEEDS_NVRTC();
