@@ -58,8 +58,8 @@ using BiasGradientPass = bool (*)(const Plan& plan, const BackwardTensors& tenso
 /// Returns the passes that this build's families of kernels have of their own, best first.
 std::vector<BiasGradientPass> bias_gradient_passes();
 
-/// Computes the gradient of a bias, if a call wants it, behind the statistics of rows: by the first pass that serves the
-/// call, else by mma.sync. map: of the plan, by columns.
+/// Computes the gradient of a bias, if a call wants it, behind the statistics of rows: by the first pass that serves
+/// the call, else by mma.sync. map: of the plan, by columns.
 void launch_bias_gradient(const Plan& plan, const BackwardTensors& tensors, const BackwardWorkspace& workspace,
                           const KernelExecution& execution, const DeviceMap& map);
 
