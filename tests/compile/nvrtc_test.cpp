@@ -67,7 +67,8 @@ class CompiledChange : public testing::TestWithParam<ChangeAndKernel> {
   static void SetUpTestSuite() { refusal_ = nvrtc_refusal(); }
 
   static Code compile(const std::string& change, const std::string& kernel, const std::string& architecture) {
-    return nvrtc().compile({.text = R"(#include "cuda/sm80/backward/column_kernel.cuh"
+    return nvrtc().compile({.text = R"(#include "cuda/common/bias_gradient_kernel.cuh"
+#include "cuda/sm80/backward/column_kernel.cuh"
 #include "cuda/sm80/backward/shapes.cuh"
 #include "cuda/sm80/forward/forward_kernel.cuh"
 namespace flashmask::cuda {
@@ -90,6 +91,9 @@ constexpr const char* kForward =
 constexpr const char* kBackward =
     "flashmask::cuda::sm80::column_kernel<flashmask::cuda::Changed<flashmask::cuda::sm80::ColumnShape<__half, 64, "
     "flashmask::cuda::sm80::LargeForm<64> >, flashmask::cuda::Change>>";
+constexpr const char* kBiasGradient =
+    "flashmask::cuda::bias_gradient_kernel<flashmask::cuda::Changed<flashmask::cuda::BiasGradientShape<__nv_bfloat16>, "
+    "flashmask::cuda::Change>>";
 
 /// A spill costs more than it saves: 16 bytes are what compilers other than those that were tried may need.
 TEST_P(CompiledChange, TakesNoMemoryForRegisters) {
@@ -100,11 +104,13 @@ TEST_P(CompiledChange, TakesNoMemoryForRegisters) {
   EXPECT_NE(code.cubin.find(code.kernel), std::string::npos);
 }
 
-INSTANTIATE_TEST_SUITE_P(Steps, CompiledChange,
-                         testing::Values(ChangeAndKernel{"softcap(30) | multiply(-2) | softcap(5)", kBackward},
-                                         ChangeAndKernel{"alibi | softcap(30)", kForward},
-                                         ChangeAndKernel{"bias | softcap(30)", kBackward},
-                                         ChangeAndKernel{"distance | multiply(0.5)", kForward}));
+INSTANTIATE_TEST_SUITE_P(
+    Steps, CompiledChange,
+    testing::Values(ChangeAndKernel{"softcap(30) | multiply(-2) | softcap(5)", kBackward},
+                    ChangeAndKernel{"alibi | softcap(30)", kForward}, ChangeAndKernel{"bias | softcap(30)", kBackward},
+                    ChangeAndKernel{"distance | multiply(0.5)", kForward},
+                    ChangeAndKernel{"bias | softcap(30)", kBiasGradient},
+                    ChangeAndKernel{"function(mul(mul(score, tanh(score)), distance))", kBiasGradient}));
 
 TEST_F(CompiledChange, SaysWhatACompilerSays) {
   FLASHMASK_NEEDS_NVRTC();

@@ -9,7 +9,8 @@
 
 namespace flashmask::cuda {
 
-/// Makes the arguments of a launch whose map, by columns, has tiles of map_tile.
+/// Makes the arguments of a launch whose map, by columns, has tiles of map_tile; without the operands of a compiled
+/// change.
 inline BiasGradientArguments bias_gradient_arguments(const Problem& problem, const BackwardTensors& tensors,
                                                      const BackwardStatistics& rows, float* partial,
                                                      const TileMapView& map, TileShape map_tile, const MaskView& mask,
@@ -38,10 +39,11 @@ inline BiasGradientArguments bias_gradient_arguments(const Problem& problem, con
   made.sums = of_rows                                         ? BiasSums::tiles
               : problem.change.bias() == ScoreBias::distances ? BiasSums::diagonals
                                                               : BiasSums::columns;
-  made.keeps_bias = made.sums == BiasSums::tiles && tensors.bias.values.dtype == problem.dtype;
+  made.keeps_bias =
+      made.sums == BiasSums::tiles && tensors.bias.values.dtype == problem.dtype && problem.change.is_cap_and_bias();
   made.score = score;
   made.map = map;
-  made.map_tile = map_tile;
+  made.map_tile = {map_tile.rows, map_tile.columns};
   made.mask = mask;
   made.gradient = bias_arguments(problem, {to, tensors.bias.origin}, 1);
   made.out = to.data;

@@ -11,7 +11,7 @@
 #include "cuda/sm80/backward/key_words.cuh"
 #include "cuda/sm80/backward/query_sums.cuh"
 #include "cuda/sm80/common/own_bias.cuh"
-#include "cuda/sm80/common/score_change.cuh"
+#include "cuda/scores/score_change.cuh"
 
 namespace flashmask::cuda::sm80 {
 

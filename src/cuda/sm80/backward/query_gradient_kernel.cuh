@@ -9,7 +9,7 @@
 #include "cuda/scores/changes.h"
 #include "cuda/scores/dropout.cuh"
 #include "cuda/scores/tile_scores.cuh"
-#include "cuda/sm80/common/score_change.cuh"
+#include "cuda/scores/score_change.cuh"
 #include "cuda/sm80/common/tile_steps.cuh"
 #include "cuda/views/change.h"
 #include "cuda/views/rows.h"
