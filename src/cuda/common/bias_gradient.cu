@@ -81,6 +81,8 @@ void launch_bias_gradient(const Plan& plan, const BackwardTensors& tensors, cons
                           const KernelExecution& execution, const DeviceMap& map) {
   const TensorView& gradient = tensors.grad_bias;
   if (!gradient.present()) return;
+  for (const BiasGradientPass pass : bias_gradient_passes())
+    if (pass(plan, tensors, workspace, execution, map)) return;
   const Problem& problem = plan.problem();
   const auto stream = static_cast<cudaStream_t>(execution.stream);
   BiasGradientArguments arguments = bias_gradient_arguments(

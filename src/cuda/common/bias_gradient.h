@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <vector>
+
 #include "cuda/common/backward_workspace.h"
 #include "cuda/common/bias_gradient_arguments.h"
 #include "cuda/common/views.h"
@@ -50,8 +52,16 @@ inline BiasGradientArguments bias_gradient_arguments(const Problem& problem, con
   return made;
 }
 
-/// Computes the gradient of a bias, if a call wants it, behind the statistics of rows: on every GPU by mma.sync.
-/// map: of the plan, by columns.
+/// Computes the gradient of a bias on some GPUs, for some calls: returns false where it does not serve a call, and does
+/// nothing then. Arguments as of launch_bias_gradient().
+using BiasGradientPass = bool (*)(const Plan& plan, const BackwardTensors& tensors, const BackwardWorkspace& workspace,
+                                  const KernelExecution& execution, const DeviceMap& map);
+
+/// Returns the passes that this build's families of kernels have of their own, best first.
+std::vector<BiasGradientPass> bias_gradient_passes();
+
+/// Computes the gradient of a bias, if a call wants it, behind the statistics of rows: by the first pass that serves
+/// the call, else by mma.sync. map: of the plan, by columns.
 void launch_bias_gradient(const Plan& plan, const BackwardTensors& tensors, const BackwardWorkspace& workspace,
                           const KernelExecution& execution, const DeviceMap& map);
 
