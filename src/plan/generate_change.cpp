@@ -51,7 +51,7 @@ bool may_overflow(const ChangeNodes& nodes, int at) {
   }
 }
 
-/// Whether that goes for any value that a result is made of.
+/// Whether that goes for any value that a result is made of; conditions only choose among values.
 bool may_any_overflow(const ChangeNodes& nodes, int result) {
   std::vector<bool> needed(static_cast<std::size_t>(result) + 1, false);
   needed.back() = true;
@@ -60,7 +60,8 @@ bool may_any_overflow(const ChangeNodes& nodes, int result) {
     const ScoreNode& node = nodes.node(i);
     const bool divides_by_number = node.op == Op::div && nodes.is_number(node.args[1]);
     if (!divides_by_number && may_overflow(nodes, i)) return true;
-    for (int a = 0; a < node.count; ++a) needed[static_cast<std::size_t>(node.args[a])] = true;
+    for (int a = node.op == Op::where ? 1 : 0; a < node.count; ++a)
+      needed[static_cast<std::size_t>(node.args[a])] = true;
   }
   return false;
 }
@@ -103,6 +104,7 @@ GeneratedChange generate_change(const ScoreChange& change, const TensorForms& fo
   const bool slopes = !nodes.product(function.slope()).cores.empty() || !nodes.product(function.slope()).number.is(1);
   made.text = "struct Change {\n" + flag("kLocates", function.locates() || made.bias_tensor >= 0) +
               flag("kSlope", slopes) + flag("kGuards", may_any_overflow(nodes, function.slope())) +
+              flag("kMakesNan", may_any_overflow(nodes, function.value())) +
               "  const ChangeOperands& operands;\n  int batch, head, row, column;\n\n"
               "  __device__ __forceinline__ Change(const ChangeOperands& given, int of_batch, int of_head, int of_row, "
               "int of_column)\n      : operands(given), batch(of_batch), head(of_head), row(of_row), column(of_column) "

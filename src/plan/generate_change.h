@@ -32,7 +32,7 @@ using TensorForms = std::array<TensorForm, 5>;
 TensorForms usual_forms(const ScoreChange& change, DType dtype);
 
 /// A change of scores as the text of `struct Change`, which kernels for GPUs are compiled with
-/// (cuda/sm80/common/score_change.cuh): it has value(product, down, right), the same with the slope, and, where a bias
+/// (cuda/scores/score_change.cuh): it has value(product, down, right), the same with the slope, and, where a bias
 /// is added, the same with the derivative by the bias.
 struct GeneratedChange {
   static constexpr std::size_t kMaxNumbers = 32;

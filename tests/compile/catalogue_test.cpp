@@ -49,7 +49,10 @@ const std::map<std::string, Kernel>& kernels() {
       {"forward128",
        {kForward, "forward_kernel<Changed<ForwardShape<__nv_bfloat16, 128, 128, 2, (Queries)0, 2, 128, 0>"}},
       {"backward64", {kBackward, "column_kernel<Changed<ColumnShape<__nv_bfloat16, 64, LargeForm<64>>"}},
-      {"backward128", {kBackward, "column_kernel<Changed<ColumnShape<__nv_bfloat16, 128, LargeForm<128>>"}}};
+      {"backward128", {kBackward, "column_kernel<Changed<ColumnShape<__nv_bfloat16, 128, LargeForm<128>>"}},
+      {"of_the_bias",
+       {"#include \"cuda/common/bias_gradient_kernel.cuh\"\n",
+        "bias_gradient_kernel<Changed<BiasGradientShape<__nv_bfloat16>"}}};
   return all;
 }
 

@@ -4,19 +4,29 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <string>
 #include <vector>
 
 #include "cuda/common/bias_gradient_kernel.cuh"
+#include "cuda/compile/change_text.h"
 #include "emulator/backward_call.h"
+#include "emulator/changes/changes.h"
 #include "flashmask/builders.h"
 
 /// The gradient of a bias by mma.sync's kernel, on the emulator, against the reference.
+namespace flashmask::cuda {
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wunused-parameter"
+#pragma GCC diagnostic ignored "-Wconversion"
+#include "emulated_changes.inc"
+#pragma GCC diagnostic pop
+}  // namespace flashmask::cuda
+
 namespace flashmask::cuda::sm80 {
 namespace {
 
-template <class T>
-void run(Call<T, 64>& call, const Case& with, TileShape map_tile) {
-  using Shape = BiasGradientShape<T>;
+template <class Shape>
+void run(Call<typename Shape::Element, 64>& call, const Case& with, TileShape map_tile) {
   const Problem& problem = call.problem;
   BackwardTensors tensors = call.tensors.backward();
   call.tensors.grad_bias->fill_nan();
@@ -24,8 +34,9 @@ void run(Call<T, 64>& call, const Case& with, TileShape map_tile) {
   const auto lists = static_cast<int>(tensors.grad_bias.shape[0] * tensors.grad_bias.shape[1]);
   std::vector<float> partial(
       static_cast<std::size_t>(bias_parts(problem) * problem.query_heads) * 9 * kBiasTile * kBiasTile, NAN);
-  const BiasGradientArguments arguments = bias_gradient_arguments(problem, tensors, call.statistics(), partial.data(),
-                                                                  map.view(), map_tile, call.mask.view(), call.score());
+  BiasGradientArguments arguments = bias_gradient_arguments(problem, tensors, call.statistics(), partial.data(),
+                                                            map.view(), map_tile, call.mask.view(), call.score());
+  if constexpr (Changes<Shape>) arguments.change = compile::change_operands(problem, compile::change_tensors(tensors));
   if (arguments.sums == BiasSums::tiles && problem.change.bias() == ScoreBias::distances)
     for (std::int64_t i = 0; i < call.tensors.grad_bias->size(); ++i) call.tensors.grad_bias->set(i, 0);
   const auto run_blocks = [&](int blocks, const auto& kernel) {
@@ -44,10 +55,10 @@ void run(Call<T, 64>& call, const Case& with, TileShape map_tile) {
     for (int entry = 0; entry < arguments.gradient.entries; ++entry) join_diagonals(arguments, list, entry);
 }
 
-template <class T>
+template <class T, class Shape = BiasGradientShape<T>>
 void expect_right(const Case& with, TileShape map_tile = {64, 128}) {
   Call<T, 64> call(with, 6);
-  run(call, with, map_tile);
+  run<Shape>(call, with, map_tile);
   call.expect_accurate(with.name, *call.tensors.grad_bias, call.expected.bias, call.naive.grad_bias);
 }
 
@@ -144,6 +155,70 @@ TEST(EmulatedBiasGradient, IsZeroWithoutKeys) {
                                .mask = masks::full(200, 0),
                                .change = scores::distance(),
                                .bias_shape = {1, 2, 1, 321}});
+}
+
+/// Under a change of kEmulatedChanges, with a batch of two.
+template <int kNumber, class T>
+void expect_right_under_change(Case with, TileShape map_tile) {
+  using Of = ChangeOf<kNumber, T, true>;
+  with.change = ScoreChange::parse(test::kEmulatedChanges[kNumber]);
+  const Call<T, 64> call(with, 6);
+  const BackwardTensors tensors = call.tensors.backward();
+  const std::string text =
+      compile::change_text(with.change, compile::forms_of(with.change, compile::change_tensors(tensors)));
+  EXPECT_EQ(text, Of::kText) << "what NVRTC compiles";
+  expect_right<T, Changed<BiasGradientShape<T>, typename Of::Change>>(with, map_tile);
+}
+
+/// "bias | softcap(2)", and a product with the square of the score, which is then the derivative.
+template <int kNumber>
+void expect_right_for_each_score() {
+  expect_right_under_change<kNumber, __nv_bfloat16>({.name = "not shared, groups of heads",
+                                                     .mask = masks::sliding_window(150, 203, 70),
+                                                     .copies = Copies::late,
+                                                     .bias_shape = {2, 2, 150, 203}},
+                                                    {64, 128});
+  const std::vector<std::int64_t> documents = {70, 90, 40};
+  expect_right_under_change<kNumber, __half>({.name = "shared by the batch, as bits, with dropout",
+                                              .mask = masks::causal_document(documents, 203),
+                                              .form = MaskForm::bits,
+                                              .copies = Copies::early,
+                                              .head_dim = 104,
+                                              .value_dim = 40,
+                                              .dropout = 0.3,
+                                              .bias_shape = {1, 2, 203, 203}},
+                                             {64, 64});
+  expect_right_under_change<kNumber, __nv_bfloat16>({.name = "shared by heads of 32 dims, every tile",
+                                                     .mask = masks::full(150, 203),
+                                                     .visit = Visit::all,
+                                                     .head_dim = 32,
+                                                     .value_dim = 24,
+                                                     .bias_shape = {2, 1, 150, 203}},
+                                                    {128, 64});
+}
+
+TEST(EmulatedBiasGradient, IsThatOfTheReferenceUnderCompiledChanges) {
+  expect_right_for_each_score<2>();
+  expect_right_for_each_score<6>();
+}
+
+/// "distance | multiply(0.5)", and a quotient that makes NaN of padding, whose scores are 0.
+template <int kNumber>
+void expect_right_for_distances() {
+  expect_right_under_change<kNumber, __nv_bfloat16>({.name = "one table, some distances without an entry",
+                                                     .mask = masks::sliding_window(300, 200, 130),
+                                                     .bias_shape = {1, 2, 1, 321}},
+                                                    {64, 128});
+  expect_right_under_change<kNumber, __half>({.name = "more entries than distances, as bits",
+                                              .mask = masks::causal(140, 290),
+                                              .form = MaskForm::bits,
+                                              .bias_shape = {2, 1, 1, 900}},
+                                             {64, 128});
+}
+
+TEST(EmulatedBiasGradient, AddsUpDistancesUnderCompiledChanges) {
+  expect_right_for_distances<3>();
+  expect_right_for_distances<7>();
 }
 
 }  // namespace

@@ -27,8 +27,8 @@ template <class Of>
 class CompiledChange : public testing::Test {};
 template <int kNumber>
 using Number = std::integral_constant<int, kNumber>;
-using All = testing::Types<Number<0>, Number<1>, Number<2>, Number<3>, Number<4>, Number<5>>;
-static_assert(std::size(test::kEmulatedChanges) == 6);
+using All = testing::Types<Number<0>, Number<1>, Number<2>, Number<3>, Number<4>, Number<5>, Number<6>, Number<7>>;
+static_assert(std::size(test::kEmulatedChanges) == 8);
 TYPED_TEST_SUITE(CompiledChange, All);
 
 /// As NVRTC reads them.

@@ -196,9 +196,10 @@ def test_the_largest_scores_on_a_gpu():
 
 def test_changes_of_scores_that_a_gpu_compiles():
     for source, sentence in [
-        ("src/plan/attention.cpp", "backward: grad_bias was asked for"),
-        ("src/plan/attention.cpp", "forward_tangents: it was asked for"),
-        ("src/plan/attention.cpp", "on a GPU, which computes it under a factor, a cap, then a bias"),
+        (
+            "src/plan/attention.cpp",
+            "forward_tangents: it was asked for on a GPU, which computes it under a factor, a cap, then a bias",
+        ),
         ("src/cuda/compile/nvrtc.cpp", "this change of scores needs a kernel that NVRTC compiles"),
         ("src/cuda/compile/compiled_kernel.cpp", "plan: this change of scores has no compiled kernel yet"),
     ]:

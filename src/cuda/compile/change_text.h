@@ -24,7 +24,7 @@ ChangeTensors change_tensors(const Tensors& of) {
 /// Returns what the text of a change knows of these tensors.
 TensorForms forms_of(const ScoreChange& change, const ChangeTensors& tensors);
 
-/// Returns the text of struct Change (cuda/sm80/common/score_change.cuh) for a change of scores. Its numbers are
+/// Returns the text of struct Change (cuda/scores/score_change.cuh) for a change of scores. Its numbers are
 /// operands, so that changes of the same steps have the same text. Throws as generate_change() does.
 std::string change_text(const ScoreChange& change, const TensorForms& forms);
 

@@ -15,7 +15,7 @@
 /// Kernels that are compiled when a plan is made, for changes of scores of which the library has no instance.
 namespace flashmask::cuda {
 
-/// Stands for the struct of this name that NVRTC compiles (sm80/common/score_change.cuh): hosts only name it.
+/// Stands for the struct of this name that NVRTC compiles (scores/score_change.cuh): hosts only name it.
 struct Change;
 
 /// Whether a problem's kernels are compiled when its plan is made.

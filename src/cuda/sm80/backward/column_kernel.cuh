@@ -6,12 +6,12 @@
 #include "cuda/scores/change_scores.cuh"
 #include "cuda/scores/changes.h"
 #include "cuda/scores/dropout.cuh"
+#include "cuda/scores/score_change.cuh"
 #include "cuda/scores/tile_scores.cuh"
 #include "cuda/sm80/backward/column_shape.cuh"
 #include "cuda/sm80/backward/key_words.cuh"
 #include "cuda/sm80/backward/query_sums.cuh"
 #include "cuda/sm80/common/own_bias.cuh"
-#include "cuda/sm80/common/score_change.cuh"
 
 namespace flashmask::cuda::sm80 {
 

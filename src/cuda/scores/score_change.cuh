@@ -14,6 +14,8 @@
 ///       static constexpr bool kLocates;  // whether it reads where a score lies; if not, the constructor gets zeros
 ///       static constexpr bool kSlope;    // whether its derivative is not 1 everywhere
 ///       static constexpr bool kGuards;   // whether its derivative may be infinite or NaN
+///       static constexpr bool kMakesNan;  // whether it may be NaN in padding, whose products are 0, or where it is
+///       hidden
 ///       // The place is that of the lane's first score.
 ///       __device__ Change(const ChangeOperands&, int batch, int head, int row, int column);
 ///       // A changed score as a power of two, log₂ e times the score, and its derivatives by the score and by the
@@ -128,6 +130,7 @@ struct ChangeWeights {
     else
       changed = change.value(product, down, right);
     weight.p = exp2_approximate(changed - lse_log2.at(unit, eight, i));
+    if constexpr (Change::kMakesNan) weight.p = fmaxf(weight.p, 0);  // NaN becomes 0
     return weight;
   }
 };
@@ -137,6 +140,25 @@ template <class Place, class Change, class Rows>
 __device__ __forceinline__ ChangeWeights<Change, Place, Rows> change_weights(const Change& change, const Place&,
                                                                              const Rows& lse_log2) {
   return {change, lse_log2};
+}
+
+/// Turns products into probabilities times the derivatives of changed scores by what the bias has for them.
+template <class Change, class Place, int kUnits, int kEights, class Rows>
+__device__ __forceinline__ void weigh_by_bias(float (&s)[kUnits][kEights][4], const ChangeOperands& operands,
+                                              const Rows& lse_log2, const Place& place) {
+  const Change change = change_at<Change>(operands, place);
+#pragma unroll
+  for (int eight = 0; eight < kEights; ++eight)
+#pragma unroll
+    for (int unit = 0; unit < kUnits; ++unit)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        float slope, bias_slope;
+        const float changed = change.value(s[unit][eight][i], Place::rows_to(unit, eight, i),
+                                           Place::columns_to(unit, eight, i), slope, bias_slope);
+        const float p = exp2_approximate(changed - lse_log2.at(unit, eight, i));
+        s[unit][eight][i] = p > 0 ? p * bias_slope : 0;  // NaN is not above 0, and a derivative may be infinite
+      }
 }
 
 }  // namespace flashmask::cuda
