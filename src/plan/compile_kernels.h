@@ -13,10 +13,11 @@ namespace flashmask {
 class Kernel;
 struct GpuKind;
 
-/// Code that is compiled for a change of scores: lines of #include, and the expression that names a kernel there, such
-/// as f<int>.
+/// Code that is compiled for a change of scores: lines of #include, and the expressions that name kernels there, such
+/// as f<int>, of which one is taken: the first whose registers suffice, else the one that spills least.
 struct KernelCode {
-  std::string headers, name;
+  std::string headers;
+  std::vector<std::string> names;
 };
 
 /// Makes what Kernel::compiled_code() says of these kernels ready to be launched on the problem's GPU, side by side.

@@ -155,11 +155,11 @@ class CatalogueTest : public testing::TestWithParam<Case> {
   static Taken compiled(const Case& of) {
     const ScoreChange change = read_score(of.change);
     const Kernel kernel = kernels().at(of.kernel);
-    const KernelCode code{kernel.headers, std::string(kernel.name) + ", Change>>"};
+    const KernelCode code{kernel.headers, {std::string(kernel.name) + ", Change>>"}};
     const std::string text = text_of(code, change_text(change, usual_forms(change, DType::bf16)));
-    const Code made = nvrtc().compile({.text = text + "using namespace flashmask::cuda;\nusing namespace sm80;\n",
-                                       .kernel = code.name,
-                                       .architecture = "sm_80"});
+    const char* const names =
+        "namespace flashmask::cuda::sm80 {}\nusing namespace flashmask::cuda;\nusing namespace sm80;\n";
+    const Code made = nvrtc().compile({.text = text + names, .kernel = code.names[0], .architecture = "sm_80"});
     return {made.spilled, code_bytes(made.cubin)};
   }
 

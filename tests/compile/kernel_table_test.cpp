@@ -8,6 +8,8 @@
 #include <stdexcept>
 #include <thread>
 
+#include "cuda/compile/compile.h"
+
 /// The table of compiled kernels of a process, with a compiler that is none.
 namespace flashmask::cuda::compile {
 namespace {
@@ -66,6 +68,24 @@ TEST(KernelTable, TriesAgainWhereMakingFailed) {
   const auto fails = []() -> LoadedKernel { throw std::runtime_error("no compiler"); };
   EXPECT_THROW(table.find_or_make("key", fails), std::runtime_error);
   EXPECT_EQ(table.find_or_make("key", [] { return compiled(); }).made.origin, KernelOrigin::compiler);
+}
+
+TEST(BestCode, IsTheFirstThatSpillsLittleOrTheOneThatSpillsLeast) {
+  const auto best = [](std::vector<int> spills) {
+    std::vector<std::string> names, asked;
+    for (std::size_t i = 0; i < spills.size(); ++i) names.push_back(std::to_string(i));
+    const auto [found, name] = best_code({"", names}, [&](const std::string& each) {
+      asked.push_back(each);
+      Code code;
+      code.spilled = spills[std::stoul(each)];
+      return FoundCode{code, KernelOrigin::disk};
+    });
+    EXPECT_EQ(found.code.spilled, spills[std::stoul(name)]);
+    return name + " of " + std::to_string(asked.size());
+  };
+  EXPECT_EQ(best({8, 0}), "0 of 1");
+  EXPECT_EQ(best({40, 16, 0}), "1 of 2");
+  EXPECT_EQ(best({40, 24, 60}), "1 of 3");
 }
 
 TEST(SideBySide, ThrowsWhatTheFirstThrowsOnceAllHaveEnded) {

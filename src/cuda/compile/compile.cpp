@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <mutex>
+#include <optional>
 #include <string_view>
 #include <thread>
 
@@ -66,6 +67,18 @@ class Notice {
 
 std::string text_of(const KernelCode& code, const std::string& change) {
   return code.headers + "namespace flashmask::cuda {\n" + change + "}\n";
+}
+
+std::pair<FoundCode, std::string> best_code(const KernelCode& code,
+                                            const std::function<FoundCode(const std::string&)>& make) {
+  constexpr int kFewSpills = 16;
+  std::optional<std::pair<FoundCode, std::string>> best;
+  for (const std::string& name : code.names) {
+    FoundCode made = make(name);
+    if (!best || made.code.spilled < best->first.code.spilled) best.emplace(std::move(made), name);
+    if (best->first.code.spilled <= kFewSpills) break;
+  }
+  return *std::move(best);
 }
 
 FoundCode code_of(const Job& job, const Cache& cache) {

@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "cuda/compile/cache.h"
 #include "cuda/compile/nvrtc.h"
@@ -20,6 +21,11 @@ struct FoundCode {
   Code code;
   KernelOrigin origin;
 };
+
+/// Calls make(name) for the names of `code` until one is good enough: spills of a few bytes cost nothing that is seen.
+/// Returns what that one, or the one with the fewest, has made, and its name.
+std::pair<FoundCode, std::string> best_code(const KernelCode& code,
+                                            const std::function<FoundCode(const std::string&)>& make);
 
 /// Returns a job's code: from the cache, or compiled by the process's NVRTC and kept there. Says on stderr that it is
 /// compiling once that has taken a second, unless FLASHMASK_LOG is off; of jobs that run side by side, one says so.

@@ -56,18 +56,18 @@ std::string architecture_of(Device device) {
 }
 
 /// What a kernel is compiled from, with struct Change as `change` has it.
-compile::Job job_of(const KernelCode& code, const std::string& change, const std::string& architecture,
-                    const Problem& problem) {
+compile::Job job_of(const KernelCode& code, const std::string& name, const std::string& change,
+                    const std::string& architecture, const Problem& problem) {
   return {.text = compile::text_of(code, change),
-          .kernel = code.name,
+          .kernel = name,
           .architecture = architecture,
           .made_for = problem.change.text()};
 }
 
-CompiledKernel facts_of(const KernelCode& code, const compile::Code& made, KernelOrigin origin) {
-  return {.name = compile::short_name(code.name),
-          .origin = origin,
-          .spilled = made.spilled,
+CompiledKernel facts_of(const std::string& name, const compile::FoundCode& made) {
+  return {.name = compile::short_name(name),
+          .origin = made.origin,
+          .spilled = made.code.spilled,
           .compiler = compile::nvrtc().name()};
 }
 
@@ -84,12 +84,14 @@ compile::LoadedKernel loaded_kernel(const KernelCode& code, const Problem& probl
   static auto& table = *new compile::KernelTable;  // never destroyed: threads may be calling while the process ends
   const std::string change = compile::change_text(problem.change, forms),
                     architecture = architecture_of(problem.device);
-  return table.find_or_make(architecture + code.name + change, [&] {
+  return table.find_or_make(architecture + code.names.front() + change, [&] {
     refuse_capture(problem, stream);
     const CurrentDevice current(problem.device);
     const compile::Cache cache(kernel_cache_folder());
-    const auto [made, origin] = compile::code_of(job_of(code, change, architecture, problem), cache);
-    return compile::LoadedKernel{load(made), facts_of(code, made, origin)};
+    const auto [made, name] = compile::best_code(code, [&](const std::string& each) {
+      return compile::code_of(job_of(code, each, change, architecture, problem), cache);
+    });
+    return compile::LoadedKernel{load(made.code), facts_of(name, made)};
   });
 }
 
@@ -133,8 +135,11 @@ std::vector<CompiledKernel> try_to_compile(std::span<const Kernel* const> kernel
   const std::string change = compile::change_text(problem.change, usual_forms(problem.change, problem.dtype));
   return cuda::for_each_code(kernels, problem, kind.block_shared_bytes, [&](const KernelCode& code) {
     const auto begin = std::chrono::steady_clock::now();
-    const compile::Code made = compiler.compile(cuda::job_of(code, change, kind.architecture, problem));
-    CompiledKernel facts = cuda::facts_of(code, made, KernelOrigin::compiler);
+    const auto [made, name] = compile::best_code(code, [&](const std::string& each) {
+      return compile::FoundCode{compiler.compile(cuda::job_of(code, each, change, kind.architecture, problem)),
+                                KernelOrigin::compiler};
+    });
+    CompiledKernel facts = cuda::facts_of(name, made);
     facts.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     return facts;
   });

@@ -38,10 +38,10 @@ const std::string& type_name() {
   return name;
 }
 
-/// Returns the code of the kernel `function`<Shape>, which these lines of #include declare.
-template <class Shape>
+/// Returns the code of the kernel `function`<Shape>, of one of these shapes, which lines of #include declare.
+template <class... Shapes>
 KernelCode kernel_code(const char* headers, const char* function) {
-  return {headers, std::string(function) + "<" + type_name<Shape>() + ">"};
+  return {headers, {std::string(function) + "<" + type_name<Shapes>() + ">" ...}};
 }
 
 /// Returns the kernel `function`<Shape>, with arguments of this type.
