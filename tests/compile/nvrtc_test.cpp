@@ -67,12 +67,13 @@ class CompiledChange : public testing::TestWithParam<ChangeAndKernel> {
   static void SetUpTestSuite() { refusal_ = nvrtc_refusal(); }
 
   static Code compile(const std::string& change, const std::string& kernel, const std::string& architecture) {
+    const ScoreChange parsed = ScoreChange::parse(change);
     return nvrtc().compile({.text = R"(#include "cuda/common/bias_gradient_kernel.cuh"
 #include "cuda/sm80/backward/column_kernel.cuh"
 #include "cuda/sm80/backward/shapes.cuh"
 #include "cuda/sm80/forward/forward_kernel.cuh"
 namespace flashmask::cuda {
-)" + change_text(ScoreChange::parse(change)) +
+)" + change_text(parsed, usual_forms(parsed, DType::bf16)) +
                                     "}\n",
                             .kernel = kernel,
                             .architecture = architecture});
@@ -104,13 +105,14 @@ TEST_P(CompiledChange, TakesNoMemoryForRegisters) {
   EXPECT_NE(code.cubin.find(code.kernel), std::string::npos);
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Steps, CompiledChange,
-    testing::Values(ChangeAndKernel{"softcap(30) | multiply(-2) | softcap(5)", kBackward},
-                    ChangeAndKernel{"alibi | softcap(30)", kForward}, ChangeAndKernel{"bias | softcap(30)", kBackward},
-                    ChangeAndKernel{"distance | multiply(0.5)", kForward},
-                    ChangeAndKernel{"bias | softcap(30)", kBiasGradient},
-                    ChangeAndKernel{"function(mul(mul(score, tanh(score)), distance))", kBiasGradient}));
+INSTANTIATE_TEST_SUITE_P(Steps, CompiledChange,
+                         testing::Values(ChangeAndKernel{"softcap(30) | multiply(-2) | softcap(5)", kBackward},
+                                         ChangeAndKernel{"alibi | softcap(30)", kForward},
+                                         ChangeAndKernel{"bias | softcap(30)", kBackward},
+                                         ChangeAndKernel{"distance | multiply(0.5)", kForward},
+                                         ChangeAndKernel{"bias | softcap(30)", kBiasGradient},
+                                         ChangeAndKernel{"function(mul(mul(score, tanh(score)), distance))",
+                                                         kBiasGradient}));
 
 TEST_F(CompiledChange, SaysWhatACompilerSays) {
   FLASHMASK_NEEDS_NVRTC();

@@ -135,6 +135,20 @@ def test_operands_that_the_mask_hides_may_be_nan():
     assert all(map(torch.equal, *found))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
+@pytest.mark.parametrize("text", ["add(score, log(bias))", "mul(mul(score, score), log(bias))"])
+def test_what_a_function_hides_passes_on_nothing(text, dtype):
+    """Its slopes are infinite there."""
+    q, k, v = tensors(dtype)
+    bias = torch.rand(B, H, ROWS, COLUMNS, dtype=dtype)
+    bias[..., 5::7] = 0
+    bias.requires_grad_()
+    o = flashmask.attention(q, k, v, MASK, score=scores.function(text, bias=bias))
+    found = torch.autograd.grad(o.square().sum(), [q, k, v, bias])
+    assert all(torch.isfinite(each).all() for each in found)
+    assert (found[3][..., 5::7] == 0).all() and found[3].abs().max() > 0
+
+
 def test_a_plan_serves_a_function():
     q, k, v = tensors()
     change = scores.function("mul(score, at(0, h))", SLOPES)

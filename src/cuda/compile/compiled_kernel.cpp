@@ -75,8 +75,9 @@ Entry& entry_of(const std::string& key) {
 
 }  // namespace
 
-const void* compiled_kernel(const char* headers, const std::string& name, const Problem& problem, void* stream) {
-  const std::string change = compile::change_text(problem.change), architecture = architecture_of(problem);
+const void* compiled_kernel(const char* headers, const std::string& name, const Problem& problem,
+                            const TensorForms& forms, void* stream) {
+  const std::string change = compile::change_text(problem.change, forms), architecture = architecture_of(problem);
   Entry& entry = entry_of(architecture + name + change);
   const std::lock_guard lock(entry.mutex);
   if (entry.kernel != nullptr) return entry.kernel;

@@ -21,10 +21,11 @@ struct Change;
 inline bool compiles_change(const Problem& problem) { return !problem.change.is_cap_and_bias(); }
 
 /// Returns the kernel that an expression names, such as f<int>, where `headers`, lines of #include, declare it and the
-/// problem's change of scores is struct Change: compiled for the problem's device, from memory where it was asked for
-/// before. Throws Status::unsupported where there is no compiler, or where `stream` is being captured and nobody has
-/// asked for this kernel before.
-const void* compiled_kernel(const char* headers, const std::string& name, const Problem& problem, void* stream);
+/// problem's change of scores, of tensors of some forms, is struct Change: compiled for the problem's device, from
+/// memory where it was asked for before. Throws Status::unsupported where there is no compiler, or where `stream` is
+/// being captured and nobody has asked for this kernel before.
+const void* compiled_kernel(const char* headers, const std::string& name, const Problem& problem,
+                            const TensorForms& forms, void* stream);
 
 /// Returns a type as C++ writes it.
 template <class T>
@@ -40,9 +41,11 @@ const std::string& type_name() {
 
 /// Returns the kernel `function`<Shape>, with arguments of this type.
 template <class Shape, class Arguments>
-auto compiled_kernel(const char* headers, const char* function, const Problem& problem, void* stream) {
+auto compiled_kernel(const char* headers, const char* function, const Problem& problem, const TensorForms& forms,
+                     void* stream) {
   static const std::string name = std::string(function) + "<" + type_name<Shape>() + ">";
-  return reinterpret_cast<void (*)(Arguments)>(const_cast<void*>(compiled_kernel(headers, name, problem, stream)));
+  return reinterpret_cast<void (*)(Arguments)>(
+      const_cast<void*>(compiled_kernel(headers, name, problem, forms, stream)));
 }
 
 }  // namespace flashmask::cuda

@@ -31,7 +31,7 @@ inline int column_heads_in_section(const Problem& problem) {
 
 inline ChangeOperands operands_of(const Problem& problem, const BackwardTensors& tensors) {
   if (!compiles_change(problem)) return {};
-  return compile::change_operands(problem, tensors.alibi, tensors.bias, tensors.operands);
+  return compile::change_operands(problem, compile::change_tensors(tensors));
 }
 
 template <class Shape>
@@ -64,32 +64,38 @@ ColumnArguments column_arguments(const Plan& plan, const BackwardTensors& tensor
           .change = operands_of(problem, tensors)};
 }
 
-/// Returns a kernel of Shape that is compiled for the problem's change of scores.
+/// Returns the forms of the tensors that a call's change of scores reads.
+inline TensorForms forms_of(const Problem& problem, const BackwardTensors& tensors) {
+  return compile::forms_of(problem.change, compile::change_tensors(tensors));
+}
+
+/// Returns a kernel of Shape that is compiled for the problem's change of scores, which reads tensors of some forms.
 template <class Shape, class Arguments>
-auto compiled_backward(const char* function, const Problem& problem, void* stream) {
+auto compiled_backward(const char* function, const Problem& problem, const TensorForms& forms, void* stream) {
   constexpr const char* kHeaders =
       "#include \"cuda/sm80/backward/column_kernel.cuh\"\n#include \"cuda/sm80/backward/shapes.cuh\"\n";
   return has_dropout(problem)
-             ? compiled_kernel<Changed<Dropping<Shape>, Change>, Arguments>(kHeaders, function, problem, stream)
-             : compiled_kernel<Changed<Shape, Change>, Arguments>(kHeaders, function, problem, stream);
+             ? compiled_kernel<Changed<Dropping<Shape>, Change>, Arguments>(kHeaders, function, problem, forms, stream)
+             : compiled_kernel<Changed<Shape, Change>, Arguments>(kHeaders, function, problem, forms, stream);
 }
 
 template <class Shape>
-auto column_kernel_of([[maybe_unused]] const Problem& problem, [[maybe_unused]] void* stream) {
+auto column_kernel_of([[maybe_unused]] const Problem& problem, [[maybe_unused]] const TensorForms& forms,
+                      [[maybe_unused]] void* stream) {
   if constexpr (Shape::kForm.short_rows) {
     return column_kernel<Shape>;
   } else {
     if (compiles_change(problem))
-      return compiled_backward<Shape, ColumnArguments>("flashmask::cuda::sm80::column_kernel", problem, stream);
+      return compiled_backward<Shape, ColumnArguments>("flashmask::cuda::sm80::column_kernel", problem, forms, stream);
     return with_instance<Shape>(problem, [](auto name) { return column_kernel<typename decltype(name)::Shape>; });
   }
 }
 
 template <class Shape>
-auto row_kernel_of(const Problem& problem, void* stream) {
+auto row_kernel_of(const Problem& problem, const TensorForms& forms, void* stream) {
   if (compiles_change(problem))
     return compiled_backward<Shape, QueryGradientArguments>("flashmask::cuda::sm80::query_gradient_kernel", problem,
-                                                            stream);
+                                                            forms, stream);
   return with_instance<Shape>(problem, [](auto name) { return query_gradient_kernel<typename decltype(name)::Shape>; });
 }
 
@@ -105,7 +111,7 @@ void launch_columns(const Plan& plan, const BackwardTensors& tensors, const Back
   const ColumnArguments arguments = column_arguments<Shape>(plan, tensors, workspace, execution, choice);
   const int items = arguments.columns.all_tiles();
   if (items == 0) return;
-  const auto kernel = column_kernel_of<Shape>(plan.problem(), execution.stream);
+  const auto kernel = column_kernel_of<Shape>(plan.problem(), forms_of(plan.problem(), tensors), execution.stream);
   divide_memory<ColumnMemory<Shape>>("backward", kernel, Shape::kBlocks, plan.problem());
   launch<ColumnMemory<Shape>>("backward: columns", kernel, items, Shape::kThreads,
                               static_cast<cudaStream_t>(execution.stream), arguments);
@@ -159,7 +165,7 @@ void launch_rows(const Plan& plan, const BackwardTensors& tensors, const Backwar
   arguments.head_dim = static_cast<int>(problem.head_dim);
   arguments.change = operands_of(problem, tensors);
   if (arguments.items == 0) return;
-  const auto kernel = row_kernel_of<Shape>(problem, execution.stream);
+  const auto kernel = row_kernel_of<Shape>(problem, forms_of(problem, tensors), execution.stream);
   divide_memory<QueryGradientMemory<Shape>>("backward", kernel, Shape::kBlocks, problem);
   launch<QueryGradientMemory<Shape>>("backward: the gradient of q", kernel, arguments.items, Shape::kThreads,
                                      static_cast<cudaStream_t>(execution.stream), arguments);
@@ -195,15 +201,16 @@ struct NoRows {};
 template <class Columns, class RoomyColumns, class Rows, class RoomyRows>
 void prepare_kernels(const Problem& problem, void* stream) {
   if (!compiles_change(problem)) return;
+  const TensorForms forms = usual_forms(problem.change, problem.dtype);
   if (takes_roomy<ColumnMemory<RoomyColumns>>(problem))
-    column_kernel_of<RoomyColumns>(problem, stream);
+    column_kernel_of<RoomyColumns>(problem, forms, stream);
   else
-    column_kernel_of<Columns>(problem, stream);
+    column_kernel_of<Columns>(problem, forms, stream);
   if constexpr (!std::is_same_v<Rows, NoRows>) {
     if (takes_roomy<QueryGradientMemory<RoomyRows>>(problem))
-      row_kernel_of<RoomyRows>(problem, stream);
+      row_kernel_of<RoomyRows>(problem, forms, stream);
     else
-      row_kernel_of<Rows>(problem, stream);
+      row_kernel_of<Rows>(problem, forms, stream);
   }
 }
 

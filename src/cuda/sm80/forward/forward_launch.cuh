@@ -29,12 +29,12 @@ struct ForwardCode {
                                                                             : Shape::kTakesBias  ? kInstanceFeatures
                                                                                                  : kWithoutTensors);
   using Memory = ForwardMemory<Shape>;
-  /// Returns the kernel that is compiled for the problem's change of scores.
-  static auto compiled(const Problem& problem, bool max_scores, void* stream) {
+  /// Returns the kernel that is compiled for the problem's change of scores, which reads tensors of some forms.
+  static auto compiled(const Problem& problem, const TensorForms& forms, bool max_scores, void* stream) {
     const auto of = [&](auto name) {
       using Kernel = Changed<typename decltype(name)::Shape, Change>;
       return compiled_kernel<Kernel, ForwardArguments>("#include \"cuda/sm80/forward/forward_kernel.cuh\"\n",
-                                                       "flashmask::cuda::sm80::forward_kernel", problem, stream);
+                                                       "flashmask::cuda::sm80::forward_kernel", problem, forms, stream);
     };
     if (has_dropout(problem)) return of(ShapeName<Maximizing<Dropping<Shape>>>());
     return max_scores ? of(ShapeName<Maximizing<Shape>>()) : of(ShapeName<Shape>());
@@ -90,8 +90,10 @@ void launch_forward(const Plan& plan, const ForwardTensors& tensors, const Kerne
   ForwardArguments arguments = forward_arguments(rows, tensors);
   if constexpr (kCompiles<Code>) {
     if (compiles_change(plan.problem())) {
-      kernel = Code::compiled(plan.problem(), tensors.max_scores.present(), execution.stream);
-      arguments.change = compile::change_operands(plan.problem(), tensors.alibi, tensors.bias, tensors.operands);
+      const compile::ChangeTensors read = compile::change_tensors(tensors);
+      kernel = Code::compiled(plan.problem(), compile::forms_of(plan.problem().change, read),
+                              tensors.max_scores.present(), execution.stream);
+      arguments.change = compile::change_operands(plan.problem(), read);
     }
   }
   const int blocks = next_item == nullptr ? rows.items : std::min(rows.items, facts.multiprocessors * Shape::kBlocks);
@@ -121,7 +123,7 @@ struct ForwardLauncher {
   }
   static void prepare(const Problem& problem, void* stream) {
     if constexpr (kCompiles<Code>) {
-      if (compiles_change(problem)) Code::compiled(problem, false, stream);
+      if (compiles_change(problem)) Code::compiled(problem, usual_forms(problem.change, problem.dtype), false, stream);
     }
   }
   static void launch(const Plan& plan, const ForwardTensors& tensors, const KernelExecution& execution,
