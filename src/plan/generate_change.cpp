@@ -91,7 +91,8 @@ TensorForms usual_forms(const ScoreChange& change, DType dtype) {
   if (change.bias() == ScoreBias::alibi)
     forms[bias + 1].absent = forms[bias + 2].absent = true;
   else if (change.bias() != ScoreBias::none)
-    forms[bias] = {.dtype = dtype, .of_rows = change.bias() == ScoreBias::tensor};
+    forms[bias] = {.dtype = change.bias() == ScoreBias::distances && change.function() != nullptr ? DType::f32 : dtype,
+                   .of_rows = change.bias() == ScoreBias::tensor};
   return forms;
 }
 

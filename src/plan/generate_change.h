@@ -27,8 +27,9 @@ struct TensorForm {
 /// of queries and keys.
 using TensorForms = std::array<TensorForm, 5>;
 
-/// What plans are compiled for ahead of their first call: float32, and a bias in the tensors' own dtype, each score's
-/// or one for all queries as is usual for its kind.
+/// What plans are compiled for ahead of their first call: operands, and a table that a function reads, which was
+/// computed for it, in float32; any other bias in the tensors' own dtype. A bias is each score's, a table one for all
+/// queries, and ALiBi has no positions.
 TensorForms usual_forms(const ScoreChange& change, DType dtype);
 
 /// A change of scores as the text of `struct Change`, which kernels for GPUs are compiled with

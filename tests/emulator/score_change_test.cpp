@@ -27,8 +27,8 @@ template <class Of>
 class CompiledChange : public testing::Test {};
 template <int kNumber>
 using Number = std::integral_constant<int, kNumber>;
-using All = testing::Types<Number<0>, Number<1>, Number<2>, Number<3>, Number<4>, Number<5>>;
-static_assert(std::size(test::kEmulatedChanges) == 6);
+using All = testing::Types<Number<0>, Number<1>, Number<2>, Number<3>, Number<4>, Number<5>, Number<6>>;
+static_assert(std::size(test::kEmulatedChanges) == 7);
 TYPED_TEST_SUITE(CompiledChange, All);
 
 /// As NVRTC reads them.
@@ -102,6 +102,19 @@ TYPED_TEST(CompiledChange, IsRightBackward) {
       0.3);
   expect_right_backward<TypeParam, InTwoPasses<Changed<Columns64, Of16>, Changed<LargeRows<__nv_bfloat16, 64>, Of16>>>(
       0);
+}
+
+/// What hidden keys have in an operand is not used, and may be NaN.
+TEST(CompiledKernels, DoNotUseWhatHiddenKeysHave) {
+  using Of = Change<Number<6>, __nv_bfloat16>;
+  const std::vector<std::int64_t> queries = {100, 0}, keys = {1, 149};
+  const Case with{.name = "all keys but the first are hidden",
+                  .mask = masks::document(queries, keys),
+                  .change = ScoreChange::parse(test::kEmulatedChanges[6])};
+  Call<__nv_bfloat16, 64> call(with, 3);
+  call.tensors.operands[0].set(1, NAN);
+  InTwoPasses<Changed<LargeColumns<__nv_bfloat16, 64>, Of>, Changed<LargeRows<__nv_bfloat16, 64>, Of>>::run(call, with);
+  call.expect_accurate(with.name);
 }
 
 }  // namespace

@@ -11,6 +11,7 @@ inline constexpr const char* kEmulatedChanges[] = {
     "distance | multiply(0.5)",
     "function(where(lt(at(0, q), at(0, k)), mul(score, at(1, b, h)), mul(score, 0.5)))",
     "function(add(mul(score, add(1, mul(0.1, cos(sub(q, k))))), mul(at(1, h, q, k), at(0, b))))",
+    "function(mul(mul(score, score), at(0, k)))",
 };
 
 }  // namespace flashmask::test
