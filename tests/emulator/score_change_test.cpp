@@ -64,12 +64,12 @@ template <class Of, bool kBatch, class Shape>
 void expect_right_forward() {
   using T = typename Shape::Element;
   using Kernel = Changed<Shape, Change<Of, T, kBatch>>;
-  Problem problem = problem_for<Kernel>({150, 203, 4, 2, kBatch ? 2 : 1});
+  Problem problem = problem_for<Kernel>({150, 208, 4, 2, kBatch ? 2 : 1});
   problem.change = ScoreChange::parse(test::kEmulatedChanges[Of::value]);
   expect_text<Of, T, kBatch>(problem);
-  expect_right<Kernel>(masks::sliding_window(150, 203, 90), problem, check::Sinks::of_heads);
+  expect_right<Kernel>(masks::sliding_window(150, 208, 90), problem, check::Sinks::of_heads);
   problem.dropout = 0.3;
-  expect_right<Changed<Maximizing<Dropping<Shape>>, Change<Of, T, kBatch>>>(masks::causal(150, 203), problem);
+  expect_right<Changed<Maximizing<Dropping<Shape>>, Change<Of, T, kBatch>>>(masks::causal(150, 208), problem);
 }
 
 TYPED_TEST(CompiledChange, IsRightForward) {
@@ -80,9 +80,9 @@ TYPED_TEST(CompiledChange, IsRightForward) {
 template <class Of, class Way>
 void expect_right_backward(double dropout) {
   const std::vector<std::int64_t> documents = {70, 90, 40};
-  const std::vector<Case> cases = {{.name = "causal", .mask = masks::causal(120, 150), .dropout = dropout},
+  const std::vector<Case> cases = {{.name = "causal", .mask = masks::causal(120, 152), .dropout = dropout},
                                    {.name = "documents as bits",
-                                    .mask = masks::causal_document(documents, 230),
+                                    .mask = masks::causal_document(documents, 232),
                                     .form = MaskForm::bits,
                                     .dropout = dropout}};
   unsigned seed = 1;
