@@ -6,11 +6,11 @@
 #include <cstdint>
 #include <cstdlib>
 
-#include "cuda/common/bias_units.h"
 #include "cuda/common/tensor_views.h"
 #include "cuda/views/rows.h"
 #include "flashmask/attention.h"
 #include "mask/cell_words.h"
+#include "plan/bias_units.h"
 #include "plan/dropout.h"
 #include "plan/kernel.h"
 

@@ -6,7 +6,7 @@
 #include <cstdlib>
 #include <memory>
 
-#include "cuda/common/bias_units.h"
+#include "plan/bias_units.h"
 
 namespace flashmask::cuda::compile {
 namespace {

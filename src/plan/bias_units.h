@@ -6,7 +6,7 @@
 
 #include "flashmask/tensor.h"
 
-namespace flashmask::cuda {
+namespace flashmask {
 
 /// Whether each `count` 16-bit values of a row of a bias, from every count-th column on, are aligned memory.
 inline bool comes_in(const TensorView& values, int count) {
@@ -25,4 +25,4 @@ inline bool comes_in_eights(const TensorView& values) {
   return comes_in(values, 8) && is_short(0) && is_short(1) && is_short(2);
 }
 
-}  // namespace flashmask::cuda
+}  // namespace flashmask
