@@ -105,14 +105,17 @@ TEST_P(CompiledChange, TakesNoMemoryForRegisters) {
   EXPECT_NE(code.cubin.find(code.kernel), std::string::npos);
 }
 
-INSTANTIATE_TEST_SUITE_P(Steps, CompiledChange,
-                         testing::Values(ChangeAndKernel{"softcap(30) | multiply(-2) | softcap(5)", kBackward},
-                                         ChangeAndKernel{"alibi | softcap(30)", kForward},
-                                         ChangeAndKernel{"bias | softcap(30)", kBackward},
-                                         ChangeAndKernel{"distance | multiply(0.5)", kForward},
-                                         ChangeAndKernel{"bias | softcap(30)", kBiasGradient},
-                                         ChangeAndKernel{"function(mul(mul(score, tanh(score)), distance))",
-                                                         kBiasGradient}));
+INSTANTIATE_TEST_SUITE_P(
+    Steps, CompiledChange,
+    testing::Values(ChangeAndKernel{"softcap(30) | multiply(-2) | softcap(5)", kBackward},
+                    ChangeAndKernel{"alibi | softcap(30)", kForward}, ChangeAndKernel{"bias | softcap(30)", kBackward},
+                    ChangeAndKernel{"distance | multiply(0.5)", kForward},
+                    ChangeAndKernel{"bias | softcap(30)", kBiasGradient},
+                    ChangeAndKernel{"function(mul(mul(score, tanh(score)), distance))", kBiasGradient},
+                    ChangeAndKernel{"function(where(eq(at(0, q), at(0, k)), mul(score, at(1, h)), "
+                                    "mul(score, 0.5)))",
+                                    kForward},
+                    ChangeAndKernel{"function(mul(score, distance))", kBackward}));
 
 TEST_F(CompiledChange, SaysWhatACompilerSays) {
   FLASHMASK_NEEDS_NVRTC();
