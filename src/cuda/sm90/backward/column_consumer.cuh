@@ -228,7 +228,8 @@ class ColumnConsumer {
     if constexpr (CopiesBias<Shape>) {
       if (bias_.exists()) {
         barrier_wait(shared_.bias_full, phases_.of(StagePhases::kBias));
-        let_go_of_bias();
+        release(shared_.bias_empty);
+        phases_.flip(StagePhases::kBias);
       }
     }
     const std::uint32_t zeros[kSteps][4] = {};
@@ -415,10 +416,8 @@ class ColumnConsumer {
   __device__ __forceinline__ void add_copied_bias(float (&s)[kScores]) {
     barrier_wait(shared_.bias_full, phases_.of(StagePhases::kBias));
     add_panel_transposed<T>(s, shared_.bias[group_], first_key() % kPanel / 8, arguments_.bias.to_products);
-    let_go_of_bias();
-  }
-  __device__ __forceinline__ void let_go_of_bias() {
-    release(shared_.bias_empty);
+    __syncwarp();
+    if (lane() == 0) barrier_arrive_behind(shared_.bias_empty, word_behind(s));
     phases_.flip(StagePhases::kBias);
   }
 
