@@ -5,16 +5,14 @@
 #include <tuple>
 #include <vector>
 
-#include "emulator/forward_call.h"
-#include "flashmask/builders.h"
-
-// Shared memory has arrays of as many elements as a shape needs, also none.
-#pragma GCC diagnostic ignored "-Wpedantic"
 #include "cuda/sm90/forward/forward_arguments.h"
 #include "cuda/sm90/forward/forward_consumer.cuh"
 #include "cuda/sm90/instructions/tensor_map.h"
 #include "cuda/sm90/masks/make_bias_map.h"
 #include "cuda/sm90/rows/row_kernel.cuh"
+#include "emulator/changes/changes.h"
+#include "emulator/forward_call.h"
+#include "flashmask/builders.h"
 
 /// Hopper's forward on the emulator, against the reference.
 namespace flashmask::cuda::sm90 {
@@ -33,7 +31,8 @@ void attend(const Mask& mask, const Problem& problem, AttentionTensors& tensors,
   sm80::with_rows<Shape>(mask, problem, tensors, how, [&](RowArguments rows, const auto& given, const auto&) {
     int next_item = 0;
     rows.next_item = &next_item;
-    const ForwardArguments arguments = forward_arguments(rows, problem, given);
+    ForwardArguments arguments = forward_arguments(rows, problem, given);
+    if (Changes<Shape>) arguments.change = compile::change_operands(problem, given.alibi, given.bias);
     const CUtensorMap q = make_tensor_map("q", given.q, Shape::kRows),
                       k = make_tensor_map("k", given.k, Shape::kColumns),
                       v = make_tensor_map("v", given.v, Shape::kColumns),
@@ -185,6 +184,35 @@ TEST(EmulatedHopperForward, DropsAndChangesScores) {
   expect_right_with_instances<ForwardInstance64>(masks::causal(150, 203));
   expect_right_with_instances<ForwardInstance128>(masks::sliding_window(150, 203, 90));
   expect_right_with_instances<ForwardInstance256>(masks::full(150, 203));
+}
+
+template <class Of, class Shape>
+void expect_right_changed(const Mask& mask) {
+  using Kernel = Changed<Shape, typename Of::Change>;
+  Problem problem =
+      problem_for<Kernel>({static_cast<int>(mask.shape().rows), static_cast<int>(mask.shape().columns), 4, 2, 2});
+  problem.change = ScoreChange::parse(Of::kChange);
+  expect_right<Kernel>(mask, problem, check::Sinks::of_heads);
+}
+
+/// Enough tiles that maxima settle, of which the last ones raise them again.
+template <class Of>
+void expect_right_changed_forward() {
+  using Of64 = Forward64<__nv_bfloat16, MaskForm::intervals>;
+  const Mask window = masks::sliding_window(150, 203, 90);
+  expect_right_changed<Of, ForwardToChange<Of64, true>>(masks::causal(100, 700));
+  expect_right_changed<Of, ForwardToChange<Of64, false>>(window);
+  expect_right_changed<Of, MaximizingForward<ForwardToChange<Of64, false>>>(window);
+  expect_right_changed<Of, ForwardToChange<Forward128<__half, MaskForm::bits>, true>>(window);
+}
+
+TEST(EmulatedHopperForward, IsCompiledWithChangesOfScores) {
+  expect_right_changed_forward<Caps>();
+  expect_right_changed_forward<CappedAlibi>();
+  expect_right_changed_forward<CappedBias>();
+  expect_right_changed_forward<ScaledDistance>();
+  using Of256 = Forward256<__nv_bfloat16, MaskForm::intervals>;
+  expect_right_changed<CappedAlibi, ForwardToChange<Of256, true>>(masks::full(150, 203));
 }
 
 template <template <template <class> class, class, MaskForm> class Of>

@@ -86,9 +86,10 @@ class KernelEntry : public Base {
   std::string refusal() const final { return device_refusal(needs_); }
   std::string refusal(Device device) const final { return device_refusal(device, needs_); }
   std::string refusal(const Problem& problem) const final {
-    if (!combines_ &&
-        has_dropout(problem) + (problem.change.cap() > 0) + (problem.change.bias() != ScoreBias::none) > 1)
-      return "it drops probabilities, caps scores or biases them, one of these at a time";
+    const int changes =
+        compiles_change(problem) ? 1 : (problem.change.cap() > 0) + (problem.change.bias() != ScoreBias::none);
+    if (!combines_ && has_dropout(problem) + changes > 1)
+      return "it drops probabilities, caps scores, biases them or changes them otherwise, one of these at a time";
     if (problem.change.bias() == ScoreBias::tensor && problem.head_dim <= biases_above_)
       return "it adds a bias of each score to heads of more than " + std::to_string(biases_above_) + " dims only";
     const std::string reason = refusal(problem.device);

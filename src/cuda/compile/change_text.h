@@ -8,7 +8,7 @@
 
 namespace flashmask::cuda::compile {
 
-/// Returns the text of struct Change (cuda/sm80/common/score_change.cuh) for a problem's change of scores. Its numbers
+/// Returns the text of struct Change (cuda/scores/score_change.cuh) for a problem's change of scores. Its numbers
 /// are operands, so that changes of the same steps have the same text.
 std::string change_text(const ScoreChange& change);
 

@@ -49,7 +49,8 @@ const void* load(const compile::Code& code) {
 
 std::string architecture_of(const Problem& problem) {
   const ComputeCapability capability = device_facts(problem.device).capability;
-  return "sm_" + std::to_string(10 * capability.major + capability.minor);
+  const int number = 10 * capability.major + capability.minor;
+  return "sm_" + std::to_string(number) + (number == 90 ? "a" : "");  // a: with Hopper's own instructions
 }
 
 void refuse_capture(const Problem& problem, void* stream) {
@@ -63,6 +64,7 @@ void refuse_capture(const Problem& problem, void* stream) {
 struct Entry {
   std::mutex mutex;
   const void* kernel = nullptr;
+  int spilled = 0;
 };
 
 Entry& entry_of(const std::string& key) {
@@ -73,21 +75,40 @@ Entry& entry_of(const std::string& key) {
   return entries[key];
 }
 
-}  // namespace
-
-const void* compiled_kernel(const char* headers, const std::string& name, const Problem& problem, void* stream) {
+/// Returns a kernel's entry, whose kernel is there.
+const Entry& loaded(const char* headers, const std::string& name, const Problem& problem, void* stream) {
   const std::string change = compile::change_text(problem.change), architecture = architecture_of(problem);
   Entry& entry = entry_of(architecture + name + change);
   const std::lock_guard lock(entry.mutex);
-  if (entry.kernel != nullptr) return entry.kernel;
+  if (entry.kernel != nullptr) return entry;
   refuse_capture(problem, stream);
   const CurrentDevice current(problem.device);
   const compile::Cache cache(compile::cache_folder());
-  entry.kernel = load(compile::code_of({.text = std::string(headers) + "namespace flashmask::cuda {\n" + change + "}\n",
-                                        .kernel = name,
-                                        .architecture = architecture},
-                                       cache));
-  return entry.kernel;
+  const compile::Code code =
+      compile::code_of({.text = std::string(headers) + "namespace flashmask::cuda {\n" + change + "}\n",
+                        .kernel = name,
+                        .architecture = architecture},
+                       cache);
+  entry.spilled = code.spilled;
+  entry.kernel = load(code);
+  return entry;
+}
+
+}  // namespace
+
+const void* compiled_kernel(const char* headers, const std::string& name, const Problem& problem, void* stream) {
+  return loaded(headers, name, problem, stream).kernel;
+}
+
+const void* compiled_kernel(const char* headers, std::span<const std::string> names, const Problem& problem,
+                            void* stream) {
+  const Entry* best = nullptr;
+  for (const std::string& name : names) {
+    const Entry& made = loaded(headers, name, problem, stream);
+    if (best == nullptr || made.spilled < best->spilled) best = &made;
+    if (best->spilled == 0) break;
+  }
+  return best->kernel;
 }
 
 }  // namespace flashmask::cuda

@@ -5,6 +5,7 @@
 
 #include <cstdlib>
 #include <memory>
+#include <span>
 #include <string>
 #include <typeinfo>
 
@@ -14,7 +15,7 @@
 /// Kernels that are compiled when a plan is made, for changes of scores of which the library has no instance.
 namespace flashmask::cuda {
 
-/// Stands for the struct of this name that NVRTC compiles (sm80/common/score_change.cuh): hosts only name it.
+/// Stands for the struct of this name that NVRTC compiles (scores/score_change.cuh): hosts only name it.
 struct Change;
 
 /// Whether a problem's kernels are compiled when its plan is made.
@@ -25,6 +26,10 @@ inline bool compiles_change(const Problem& problem) { return !problem.change.is_
 /// before. Throws Status::unsupported where there is no compiler, or where `stream` is being captured and nobody has
 /// asked for this kernel before.
 const void* compiled_kernel(const char* headers, const std::string& name, const Problem& problem, void* stream);
+
+/// Returns the first of these kernels that spills no registers for the problem's change, or else one that spills least.
+const void* compiled_kernel(const char* headers, std::span<const std::string> names, const Problem& problem,
+                            void* stream);
 
 /// Returns a type as C++ writes it.
 template <class T>
@@ -43,6 +48,13 @@ template <class Shape, class Arguments>
 auto compiled_kernel(const char* headers, const char* function, const Problem& problem, void* stream) {
   static const std::string name = std::string(function) + "<" + type_name<Shape>() + ">";
   return reinterpret_cast<void (*)(Arguments)>(const_cast<void*>(compiled_kernel(headers, name, problem, stream)));
+}
+
+/// Returns the kernel of one of these shapes, of which the first that spills no registers is the best.
+template <class Kernel, class... Shapes>
+Kernel best_compiled_kernel(const char* headers, const char* function, const Problem& problem, void* stream) {
+  static const std::string names[] = {std::string(function) + "<" + type_name<Shapes>() + ">" ...};
+  return reinterpret_cast<Kernel>(const_cast<void*>(compiled_kernel(headers, names, problem, stream)));
 }
 
 }  // namespace flashmask::cuda

@@ -84,7 +84,7 @@ __device__ __forceinline__ void weigh_and_differentiate_changed(
         }
         weight.slope *= grad[0][eight][i] - dots.at(0, eight, i);
         p[k] = weight.p;
-        d[k] = weight.p * weight.slope;
+        d[k] = followed<Weigh>(weight);
       }
       keep(0, eight, pair, p[0], p[1]);
       grad_s[eight / 2][0][eight % 2 * 2 + pair] = pack<T>(d[0], d[1]);

@@ -11,7 +11,7 @@
 #include "cuda/scores/largest_scores.cuh"
 #include "cuda/scores/running_softmax.cuh"
 #include "cuda/scores/tile_scores.cuh"
-#include "cuda/sm80/common/score_change.cuh"
+#include "cuda/scores/score_change.cuh"
 #include "cuda/sm80/forward/forward_shape.cuh"
 
 namespace flashmask::cuda::sm80 {

@@ -10,6 +10,7 @@
 #include "cuda/common/sections.h"
 #include "cuda/scores/changes.h"
 #include "cuda/sm90/masks/bias_map.h"
+#include "cuda/views/change.h"
 #include "cuda/views/plan.h"
 #include "cuda/views/scores.h"
 #include "cuda/views/tensors.h"
@@ -66,6 +67,7 @@ struct ColumnArguments {
   AlibiArguments alibi;      // for kernels that bias scores
   BiasArguments bias;        // for kernels that add a bias tensor
   SoftcapArguments softcap;  // for kernels that cap scores
+  ChangeOperands change;     // for kernels that are compiled with a change
 };
 
 /// kSums: the gradient of q is computed. kDelayed: a tile's gradient of q is computed during the next tile

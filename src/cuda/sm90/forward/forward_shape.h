@@ -9,9 +9,14 @@
 
 #include "cuda/scores/changes.h"
 #include "cuda/sm90/masks/bias_map.h"
+#include "cuda/views/change.h"
 #include "cuda/views/rows.h"
 #include "cuda/views/tensors.h"
 #include "flashmask/mask_shape.h"
+
+namespace flashmask {
+struct Problem;
+}
 
 namespace flashmask::cuda::sm90 {
 
@@ -22,6 +27,7 @@ struct ForwardArguments : RowArguments {
   int value_dim;
   SoftcapArguments softcap;  // for kernels that cap scores
   MaxScoresView max_scores;  // for kernels that keep them
+  ChangeOperands change;     // for kernels that are compiled with a change
 };
 
 /// How the tiles of a row tile follow each other. overlapping: one tile's products run during the next tile's softmax.
@@ -76,6 +82,15 @@ struct ForwardInstance : Instance<Shape> {
                                                                       : 64;
 };
 
+/// The shape of the same kernel that is compiled with a change of scores (cuda/compile): results are stored straight
+/// from registers. kSettles: not every change leaves registers for settled maxima.
+template <class Shape, bool kSettles_>
+struct ForwardToChange : Shape {
+  static constexpr bool kStagesResult = false, kSettles = kSettles_;
+  static constexpr int kProducerRegisters = 56, kConsumerRegisters = Shape::kGroups == 3 ? 152 : 224;
+  static constexpr int kMaskAtOnce = Shape::kForm == MaskForm::bits ? 32 : 64;
+};
+
 /// The shape of the same kernel that also keeps the largest scores: it must look at all of them.
 template <class Shape>
 struct MaximizingForward : Maximizing<Shape> {
@@ -128,5 +143,13 @@ struct ForwardMaps {
 /// forward_capping.cu, forward_biasing.cu, forward_adding.cu and forward_maximizing.cu.
 template <class Shape>
 void launch_forward(const ForwardArguments& arguments, const ForwardMaps& maps, int blocks, cudaStream_t stream);
+
+/// Has the kernel of a plain shape compiled for a problem's change of scores (forward_changing.cu), and launches it.
+/// max_scores: one that also keeps the largest scores.
+template <class Shape>
+void compile_forward(const Problem& problem, bool max_scores, cudaStream_t stream);
+template <class Shape>
+void launch_changed_forward(const Problem& problem, bool max_scores, const ForwardArguments& arguments,
+                            const ForwardMaps& maps, int blocks, cudaStream_t stream);
 
 }  // namespace flashmask::cuda::sm90

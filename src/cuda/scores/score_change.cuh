@@ -93,7 +93,7 @@ struct ChangeWeights {
   static constexpr bool kGuards = Change::kGuards;
   const Change& change;
   const Place& place;
-  const ScoreArguments& score;
+  const float &scale, &scale_log2;  // ScoreArguments
   const Rows& lse_log2;
 
   __device__ __forceinline__ ChangedWeight operator()(int unit, int eight, int i, float product) const {
@@ -101,15 +101,16 @@ struct ChangeWeights {
     const int down = Place::rows_to(unit, eight, i), right = Place::columns_to(unit, eight, i);
     float changed;
     if constexpr (Change::kSlope)
-      changed = change.value(product * score.scale, down, right, weight.slope);
+      changed = change.value(product * scale, down, right, weight.slope);
     else
-      changed = change.value(product * score.scale, down, right);
+      changed = change.value(product * scale, down, right);
     // The product is rounded as change_tile() rounds it, so that p is that of the forward however large scores are.
-    weight.p = exp2_approximate(fmaf(changed * kLog2E, score.scale_log2, -lse_log2.at(unit, eight, i)));
+    weight.p = exp2_approximate(fmaf(changed * kLog2E, scale_log2, -lse_log2.at(unit, eight, i)));
     return weight;
   }
 };
 template <class Change, class Place, class Rows>
-ChangeWeights(const Change&, const Place&, const ScoreArguments&, const Rows&) -> ChangeWeights<Change, Place, Rows>;
+ChangeWeights(const Change&, const Place&, const float&, const float&, const Rows&)
+    -> ChangeWeights<Change, Place, Rows>;
 
 }  // namespace flashmask::cuda

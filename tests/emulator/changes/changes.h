@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "cuda/scores/score_change.cuh"
+
+/// Changes of scores, with the texts that are generated for them: the emulator compiles what NVRTC compiles.
+namespace flashmask::cuda {
+namespace caps {
+#include "emulator/changes/caps.inc"
+}
+namespace capped_alibi {
+#include "emulator/changes/capped_alibi.inc"
+}
+namespace capped_bias {
+#include "emulator/changes/capped_bias.inc"
+}
+namespace scaled_distance {
+#include "emulator/changes/scaled_distance.inc"
+}
+
+/// A change, and the file of its text.
+struct Caps {
+  using Change = caps::Change;
+  static constexpr const char* kChange = "softcap(3) | multiply(-2) | softcap(5)";
+  static constexpr const char* kFile = "caps.inc";
+};
+struct CappedAlibi {
+  using Change = capped_alibi::Change;
+  static constexpr const char* kChange = "alibi | softcap(2)";
+  static constexpr const char* kFile = "capped_alibi.inc";
+};
+struct CappedBias {
+  using Change = capped_bias::Change;
+  static constexpr const char* kChange = "bias | softcap(2)";
+  static constexpr const char* kFile = "capped_bias.inc";
+};
+struct ScaledDistance {
+  using Change = scaled_distance::Change;
+  static constexpr const char* kChange = "distance | multiply(0.5)";
+  static constexpr const char* kFile = "scaled_distance.inc";
+};
+
+}  // namespace flashmask::cuda
