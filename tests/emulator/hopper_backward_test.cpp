@@ -5,16 +5,15 @@
 #include <memory>
 #include <vector>
 
-#include "emulator/backward_call.h"
-#include "flashmask/builders.h"
-
-// Shared memory has arrays of as many elements as a shape needs, also none.
-#pragma GCC diagnostic ignored "-Wpedantic"
+#include "cuda/compile/change_text.h"
 #include "cuda/sm90/backward/column_arguments.h"
 #include "cuda/sm90/backward/column_kernel.cuh"
 #include "cuda/sm90/instructions/tensor_map.h"
 #include "cuda/sm90/masks/make_bias_map.h"
 #include "cuda/sm90/query_gradient/query_gradient_kernel.cuh"
+#include "emulator/backward_call.h"
+#include "emulator/changes/changes.h"
+#include "flashmask/builders.h"
 
 /// Hopper's backward on the emulator, against the reference.
 namespace flashmask::cuda::sm90 {
@@ -54,6 +53,7 @@ void run_columns(Of& call, const Case& with) {
   arguments.alibi = score.alibi;
   arguments.bias = score.bias;
   arguments.softcap = softcap_arguments(problem);
+  if (Changes<Shape>) arguments.change = compile::change_operands(problem, tensors.alibi, tensors.bias);
   arguments.map = map;
   if (Shape::kLeavesOut && with.visit != Visit::all) arguments.halves = halves.view();
   arguments.columns = {static_cast<int>(problem.batch * problem.kv_heads), 2, map.outer_tiles};
@@ -168,6 +168,26 @@ TEST(EmulatedHopperBackward, DropsAndChangesScores) {
   }
   with.change = scores::distance();
   expect.operator()<AddingColumns<Columns64<A, intervals>>, AddingColumns<Columns128<A, intervals>>>("distances");
+}
+
+template <class Of>
+void expect_right_changed() {
+  using Change = typename Of::Change;
+  for (Case with : {Case{"a window", masks::sliding_window(150, 203, 90)},
+                    Case{.name = "causal, keys a head", .mask = masks::causal(140, 200), .kv_heads = 2}}) {
+    with.change = ScoreChange::parse(Of::kChange);
+    expect_right_by_sums<Changed<ColumnsToChange<Columns64<A, intervals>, 2>, Change>>(with);
+    expect_right_by_sums<Changed<Columns128<A, intervals>, Change>>(with);
+    with.form = bits;
+    expect_right_by_sums<Changed<ColumnsToChange<Columns64<B, bits>, 1>, Change>>(with);
+  }
+}
+
+TEST(EmulatedHopperBackward, IsCompiledWithChangesOfScores) {
+  expect_right_changed<TwoCaps>();
+  expect_right_changed<CappedAlibi>();
+  expect_right_changed<CappedBias>();
+  expect_right_changed<ScaledDistance>();
 }
 
 /// Rows and keys that are no multiple of a tile, whole and partial tiles, and tiles of which a group sees nothing.

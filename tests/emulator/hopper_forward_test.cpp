@@ -195,7 +195,7 @@ void expect_right_changed(const Mask& mask) {
   expect_right<Kernel>(mask, problem, check::Sinks::of_heads);
 }
 
-/// Enough tiles that maxima settle, of which the last ones raise them again.
+/// Also with enough tiles that maxima settle.
 template <class Of>
 void expect_right_changed_forward() {
   using Of64 = Forward64<__nv_bfloat16, MaskForm::intervals>;
@@ -207,12 +207,27 @@ void expect_right_changed_forward() {
 }
 
 TEST(EmulatedHopperForward, IsCompiledWithChangesOfScores) {
-  expect_right_changed_forward<Caps>();
+  expect_right_changed_forward<TwoCaps>();
   expect_right_changed_forward<CappedAlibi>();
   expect_right_changed_forward<CappedBias>();
   expect_right_changed_forward<ScaledDistance>();
   using Of256 = Forward256<__nv_bfloat16, MaskForm::intervals>;
   expect_right_changed<CappedAlibi, ForwardToChange<Of256, true>>(masks::full(150, 203));
+}
+
+/// The change of a tile that is repeated is found from its place again.
+TEST(EmulatedHopperForward, ChangesScoresAgainWhereATileIsRepeated) {
+  using Shape = Changed<ForwardToChange<Forward64<__nv_bfloat16, MaskForm::intervals>, true>, ScaledDistance::Change>;
+  Problem problem = problem_for<Shape>({130, 1500});
+  problem.change = ScoreChange::parse(ScaledDistance::kChange);
+  const Mask mask = masks::full(130, 1500);
+  AttentionTensors tensors(problem, 5);
+  for (const std::int64_t key : {1100, 1301})
+    for (std::int64_t dim = 0; dim < 64; ++dim) tensors.k.set(key * 64 + dim, 20 * tensors.q.at(77 * 64 + dim));
+  for (const Copies copies : {Copies::early, Copies::late}) {
+    attend<Shape>(mask, problem, tensors, {.copies = copies});
+    expect_accurate(mask, problem, tensors);
+  }
 }
 
 template <template <template <class> class, class, MaskForm> class Of>

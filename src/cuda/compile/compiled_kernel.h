@@ -27,7 +27,7 @@ inline bool compiles_change(const Problem& problem) { return !problem.change.is_
 /// asked for this kernel before.
 const void* compiled_kernel(const char* headers, const std::string& name, const Problem& problem, void* stream);
 
-/// Returns the first of these kernels that spills no registers for the problem's change, or else one that spills least.
+/// Returns the first of these kernels whose registers suffice for the problem's change, or else one that spills least.
 const void* compiled_kernel(const char* headers, std::span<const std::string> names, const Problem& problem,
                             void* stream);
 
@@ -50,7 +50,7 @@ auto compiled_kernel(const char* headers, const char* function, const Problem& p
   return reinterpret_cast<void (*)(Arguments)>(const_cast<void*>(compiled_kernel(headers, name, problem, stream)));
 }
 
-/// Returns the kernel of one of these shapes, of which the first that spills no registers is the best.
+/// Returns the kernel of one of these shapes, of which the first whose registers suffice is the best.
 template <class Kernel, class... Shapes>
 Kernel best_compiled_kernel(const char* headers, const char* function, const Problem& problem, void* stream) {
   static const std::string names[] = {std::string(function) + "<" + type_name<Shapes>() + ">" ...};

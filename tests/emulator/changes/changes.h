@@ -19,7 +19,7 @@ namespace scaled_distance {
 }
 
 /// A change, and the file of its text.
-struct Caps {
+struct TwoCaps {
   using Change = caps::Change;
   static constexpr const char* kChange = "softcap(3) | multiply(-2) | softcap(5)";
   static constexpr const char* kFile = "caps.inc";

@@ -395,13 +395,15 @@ class ColumnConsumer {
     };
     const auto pause = [&] { barrier_wait(&shared_.grad_o_full[gradient], phase); };
     const StoredTransposedRowNumbers lse{shared_.lse_log2[stage]}, dots{shared_.dot[gradient]};
+    constexpr int kAtOnce = eights_at_once<Shape>();
+    const auto zero = static_cast<std::uint32_t>(step.masked >> 16);
     with_weights(step, stage, lse, [&](const auto& weigh) {
       if (step.masked != 0)
-        weigh_and_differentiate_changed<T, true, Words>(as_unit(s), as_unit(grad_p), as_unit(grad_s), masked, weigh,
-                                                        dots, keep, pause);
+        weigh_and_differentiate_changed<T, true, Words, kAtOnce>(as_unit(s), as_unit(grad_p), as_unit(grad_s), masked,
+                                                                 weigh, dots, keep, pause, zero);
       else
-        weigh_and_differentiate_changed<T, false, Words>(as_unit(s), as_unit(grad_p), as_unit(grad_s), masked, weigh,
-                                                         dots, keep, pause);
+        weigh_and_differentiate_changed<T, false, Words, kAtOnce>(as_unit(s), as_unit(grad_p), as_unit(grad_s), masked,
+                                                                  weigh, dots, keep, pause, zero);
     });
   }
 

@@ -16,6 +16,10 @@
 #include "cuda/views/tensors.h"
 #include "flashmask/mask_shape.h"
 
+namespace flashmask {
+struct Problem;
+}
+
 namespace flashmask::cuda::sm90 {
 
 /// Which key tiles visit a row tile, whatever the head.
@@ -136,6 +140,18 @@ struct AddingColumns : Adding<Shape> {
   static_assert(kBiasSlots == 0 || Shape::kRows == kBiasPanelRows);
 };
 
+/// The shape that is compiled with a change of scores (cuda/compile). kEightsAtOnce: of how many eights of scores
+/// probabilities and gradients are made at once, where both are at hand.
+template <class Shape, int kEightsAtOnce_>
+struct ColumnsToChange : Shape {
+  static constexpr int kEightsAtOnce = kEightsAtOnce_;
+};
+template <class Shape>
+constexpr int eights_at_once() {
+  if constexpr (requires { Shape::kEightsAtOnce; }) return Shape::kEightsAtOnce;
+  return 0;
+}
+
 /// What the copy engine reads; o_quarters and grad_o_quarters in quarters of a row tile.
 struct ColumnMaps {
   CUtensorMap q, k, v, grad_o, o_quarters, grad_o_quarters;
@@ -146,5 +162,12 @@ struct ColumnMaps {
 /// column_capping.cu, column_biasing.cu and column_adding.cu.
 template <class Shape>
 void launch_columns(const ColumnArguments& arguments, const ColumnMaps& maps, int blocks, cudaStream_t stream);
+
+/// Has the kernel of a plain shape compiled for a problem's change of scores (column_changing.cu), and launches it.
+template <class Shape>
+void compile_columns(const Problem& problem, cudaStream_t stream);
+template <class Shape>
+void launch_changed_columns(const Problem& problem, const ColumnArguments& arguments, const ColumnMaps& maps,
+                            int blocks, cudaStream_t stream);
 
 }  // namespace flashmask::cuda::sm90
