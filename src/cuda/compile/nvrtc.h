@@ -18,7 +18,10 @@ struct Job {
 struct Code {
   std::string cubin;
   std::string kernel;  ///< the kernel's name in it
-  int spilled = 0;     ///< bytes of registers that it stores in memory, a thread
+  int spilled = 0;  ///< bytes of registers that it stores in memory, a thread; at least kSerialized where products of
+                    ///< tiles (wgmma) run one after the other
+
+  static constexpr int kSerialized = 1 << 20;
 
   friend bool operator==(const Code&, const Code&) = default;
 };
