@@ -4,10 +4,13 @@
 2 × 8,192 tokens, 64 heads of 64, 32 of 128 or 16 of 256, bfloat16, full and causal: softcap and ALiBi beside
 FlexAttention; a bias of each score, shared by the batch, and one by distance, full, beside FlexAttention and SDPA's
 efficient kernel, without and with their gradients. Pair biases: 4 heads of 32, N rows of N tokens with one bias
-(1, 4, N, N). Contestants take turns, each launched ten times back to back; the numbers are median milliseconds. Plans
-by mma.sync's kernels stand for GPUs that are not Hopper's.
+(1, 4, N, N), beside cuEquivariance's kernel too where cuequivariance_ops_torch is installed. Contestants take turns,
+each launched ten times back to back; the numbers are median milliseconds. Plans by mma.sync's kernels stand for GPUs
+that are not Hopper's.
 
-python bench/scores.py [--dims 64,128,256] [--rows changes,biases,pairs] [--seconds 5] [--without-flex]
+Learning: functions of scores that read what learns, full, with its gradient and without.
+
+python bench/scores.py [--dims 64,128,256] [--rows changes,biases,pairs,learning] [--seconds 5] [--without-flex]
 """
 
 import argparse
@@ -83,13 +86,32 @@ def efficient(bias: Tensor, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return scaled_dot_product_attention(q, k, v, attn_mask=expanded)
 
 
+def of_cuequivariance() -> dict[str, Callable[..., Tensor]]:
+    """cuEquivariance's triangle attention, where it is installed."""
+    try:
+        from cuequivariance_ops_torch import triangle_attention
+    except ImportError:
+        return {}
+    return {"cuEquivariance": lambda bias, q, k, v: triangle_attention(q[None], k[None], v[None], bias[None])[0]}
+
+
 def flex_of(read: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]) -> Callable[..., Tensor]:
     """FlexAttention with a bias that read(bias, head, row, column) finds."""
 
-    def attend(bias: Tensor, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return flex_attention(q, k, v, score_mod=lambda s, b, h, i, j: s + read(bias, h, i, j))
+    return flex_by(lambda bias: lambda s, b, h, i, j: s + read(bias, h, i, j))
+
+
+def flex_by(make: Callable[[Tensor], Callable[..., Tensor]]) -> Callable[..., Tensor]:
+    """FlexAttention with the function that is made of a tensor."""
+
+    def attend(of: Tensor, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return flex_attention(q, k, v, score_mod=make(of))
 
     return torch.compile(attend, dynamic=False)
+
+
+def changed(make: Callable[[Tensor], Any], mask: Any, of: Tensor, q: Tensor, k: Tensor, v: Tensor) -> Any:
+    return flashmask.attention(q, k, v, mask, score=make(of))
 
 
 def measure_biases(
@@ -112,6 +134,8 @@ def measure_biases(
         if with_flex:
             others["FlexAttention"] = flex_of(lambda b, h, i, j: b[0, h, i, j])
         others["SDPA efficient"] = efficient
+        if shape[3] == 32:
+            others |= of_cuequivariance()
     mask = masks.full(tokens, tokens)
     ours = {
         f"{family}{what}": partial(
@@ -134,6 +158,55 @@ def measure_biases(
         print_row(f"{name} {kind} {way}{' with its gradient' if with_gradient else ''}", calls, seconds)
 
 
+def functions_that_learn(heads: int) -> dict[str, tuple[Tensor, Callable[..., Any], Callable[..., Any]]]:
+    """What learns, what makes our change of it, and FlexAttention's function."""
+
+    def gated(gate: Tensor) -> Callable[..., Tensor]:
+        return lambda s, b, h, i, j: s * s.abs() * gate[h]
+
+    def by_table(table: Tensor) -> Callable[..., Tensor]:
+        return lambda s, b, h, i, j: torch.where(s > 0, s, s * table[h, i - j + TOKENS - 1])
+
+    def capped(bias: Tensor) -> Callable[..., Tensor]:
+        return lambda s, b, h, i, j: SOFTCAP * torch.tanh((s + bias[0, h, i, j]) / SOFTCAP)
+
+    def made(*shape: int) -> Tensor:
+        return torch.randn(shape, device="cuda")
+
+    return {
+        "gate of heads": (made(heads), gated, gated),
+        "table of distances": (made(heads, 2 * TOKENS - 1), by_table, by_table),
+        "bias, then softcap": (
+            made(1, heads, TOKENS, TOKENS).bfloat16(),
+            lambda bias: flashmask.scores.bias(bias) | flashmask.scores.softcap(SOFTCAP),
+            capped,
+        ),
+    }
+
+
+def measure_learning(dim: int, seconds: float, with_flex: bool) -> None:
+    heads = 4096 // dim
+    q, k, v, grad = (
+        torch.randn(BATCH, TOKENS, heads, dim, device="cuda", dtype=torch.bfloat16).requires_grad_() for _ in range(4)
+    )
+    mask = masks.full(TOKENS, TOKENS)
+    theirs = [t.detach().transpose(1, 2).contiguous().requires_grad_() for t in (q, k, v)]
+    their_grad = grad.detach().transpose(1, 2).contiguous()
+    for name, (of, ours, function) in functions_that_learn(heads).items():
+        torch._dynamo.reset()
+        attend = flex_by(function)
+        for way, learns in (("forward", False), ("backward", False), ("backward", True)):
+            of.requires_grad_(learns)
+            leaves = [of] if learns else []
+            calls = {
+                "plain": one_way(way, partial(flashmask.attention, q, k, v, mask), [q, k, v], grad.detach()),
+                name: one_way(way, partial(changed, ours, mask, of, q, k, v), [q, k, v, *leaves], grad.detach()),
+            }
+            if with_flex:
+                calls["FlexAttention"] = one_way(way, partial(attend, of, *theirs), [*theirs, *leaves], their_grad)
+            print_row(f"{dim} {name} {way}{' with its gradient' if learns else ''}", calls, seconds)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dims", default="64,128,256", help="head dims, by commas (default: %(default)s)")
@@ -151,6 +224,8 @@ def main() -> None:
             measure(dim, causal, *how)
         for by_distance in (False, True) if "biases" in rows else ():
             measure_biases(str(dim), (BATCH, TOKENS, 4096 // dim, dim), by_distance, *how)
+        if "learning" in rows:
+            measure_learning(dim, *how)
     for tokens in (384, 768) if "pairs" in rows else ():
         measure_biases(f"pairs of {tokens}", (tokens, tokens, 4, 32), False, *how)
 

@@ -152,8 +152,7 @@ class Expected {
     note("dk", bound(tensors_.grad_k, gradients_.k, naive_.grad_k));
     note("dv", bound(tensors_.grad_v, gradients_.v, naive_.grad_v));
     if (tensors_.grad_sinks && with_sums_) note("dsinks", bound_of_sinks());
-    if (tensors_.grad_bias && sums_bias(placed))
-      note("dbias", bound(*tensors_.grad_bias, gradients_.bias, naive_.grad_bias));
+    if (tensors_.grad_bias && with_sums_) note("dbias", bound(*tensors_.grad_bias, gradients_.bias, naive_.grad_bias));
   }
 
  private:
@@ -186,15 +185,8 @@ class Expected {
     if (direction == Direction::forward) return;
     BackwardTensors backward = tensors.backward();
     if (!with_grad_lse_) backward.grad_lse = {};
-    if (!with_sums_) backward.sinks = backward.grad_sinks = {};
-    if (!sums_bias(placed)) backward.grad_bias = {};
+    if (!with_sums_) backward.sinks = backward.grad_sinks = backward.grad_bias = {};
     placed.backward(backward, execution_);
-  }
-
-  /// Whether the gradient of a bias is computed: on a GPU only under a cap, then a bias.
-  bool sums_bias(const PlacedPlan& placed) const {
-    const Problem& problem = placed.plan().problem();
-    return with_sums_ && (problem.device.type == DeviceType::cpu || problem.change.is_cap_and_bias());
   }
 
   Comparison bound(const HostTensor& output, const std::vector<double>& reference,

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cuda/sm80/kernels.h"
 
+#include "cuda/common/bias_gradient.h"
+#include "cuda/sm90/bias_gradient/bias_gradient.h"
 #include "cuda/sm90/kernels.h"
 #include "plan/table_entry.h"
 
@@ -12,6 +14,9 @@ namespace {
 constexpr KernelEntries (*kArchitectures[])() = {FLASHMASK_CUDA_KERNELS};
 
 }  // namespace
+
+std::vector<BiasGradientPass> bias_gradient_passes() { return {FLASHMASK_CUDA_BIAS_GRADIENTS}; }
+
 }  // namespace cuda
 
 KernelEntries cuda_kernels() {

@@ -107,13 +107,13 @@ void check_max_scores(const Kernel& kernel, const TensorView& max_scores) {
                                          to_string(Feature::max_scores) + "; leave it out, or take another kernel");
 }
 
-/// Refuses what a GPU computes under a cap and a bias alone.
-void check_cap_and_bias(const Plan& plan, const char* what) {
+/// Tangents on a GPU are those under a cap and a bias alone.
+void check_change_of_tangents(const Plan& plan) {
   if (plan.problem().device.type == DeviceType::cpu || plan.problem().change.is_cap_and_bias()) return;
-  throw Error(Status::unsupported, std::string(what) +
-                                       " on a GPU, which computes it under a factor, a cap, then a bias "
-                                       "at most, and the change is " +
-                                       plan.problem().change.text() + "; leave it out, or compute on the CPU");
+  throw Error(Status::unsupported,
+              "forward_tangents: it was asked for on a GPU, which computes it under a factor, a cap, then a bias at "
+              "most, and the change is " +
+                  plan.problem().change.text() + "; leave it out, or compute on the CPU");
 }
 
 /// Returns the kernel that computes a plan's tangents; throws where there is none.
@@ -124,7 +124,7 @@ const ForwardKernel& kernel_of_tangents(const Plan& plan) {
                 "forward_tangents: " + kernel.info().name +
                     " has no tangents; on a GPU the kernels of mma.sync have them, for heads of up to 128 dims: make "
                     "the plan with kernel \"sm8\", or compute on the CPU");
-  check_cap_and_bias(plan, "forward_tangents: it was asked for");
+  check_change_of_tangents(plan);
   if (PlanAccess::moves_tokens(plan, Direction::forward))
     throw Error(Status::unsupported,
                 "forward_tangents: the plan moves tokens; make the plan without " + moving_option(plan));
@@ -132,7 +132,6 @@ const ForwardKernel& kernel_of_tangents(const Plan& plan) {
 }
 
 void check_bias_gradient(const Plan& plan, const BackwardTensors& tensors) {
-  if (tensors.grad_bias.present()) check_cap_and_bias(plan, "backward: grad_bias was asked for");
   if (tensors.grad_bias.present() && PlanAccess::places(plan) != nullptr)
     throw Error(
         Status::unsupported,

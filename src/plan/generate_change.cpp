@@ -286,11 +286,18 @@ GeneratedChange generate_change(const ScoreChange& change) {
     throw Error(Status::unsupported, "score: a function reads a bias and " + std::to_string(function.operands()) +
                                          " operands, and kernels for GPUs take four tensors; join two of them");
   const bool table = whole.bias() == ScoreBias::distances;
-  Statements of_value(function, made.numbers), of_both(function, made.numbers);
+  Statements of_value(function, made.numbers), of_both(function, made.numbers), of_bias(function, made.numbers);
   const std::string value = of_value.result(function.value());
   const std::string changed = of_both.result(function.value()), slope = of_both.result(function.slope());
   const ScoreNode& derivative = function.nodes()[static_cast<std::size_t>(function.slope())];
   const std::string signature = "  __device__ __forceinline__ float value(float s, int down, int right";
+  std::string by_bias;
+  if (function.bias_slope() >= 0) {
+    const std::string changed_too = of_bias.result(function.value()),
+                      bias_slope = of_bias.result(function.bias_slope());
+    by_bias = "  __device__ __forceinline__ float value_by_bias(float s, int down, int right, float& slope) const {\n" +
+              of_bias.text() + "    slope = " + bias_slope + ";\n    return " + changed_too + ";\n  }\n";
+  }
   made.text = "struct Change {\n" + flag("kLocates", function.locates() || made.bias_tensor >= 0) +
               flag("kSlope", derivative.op != Op::number || derivative.number != 1) +
               flag("kGuards", may_overflow(function)) +
@@ -300,7 +307,7 @@ GeneratedChange generate_change(const ScoreChange& change) {
               "{}\n" +
               (table ? entry_function(made.bias_tensor) : "") + signature + ") const {\n" + of_value.text() +
               "    return " + value + ";\n  }\n" + signature + ", float& slope) const {\n" + of_both.text() +
-              "    slope = " + slope + ";\n    return " + changed + ";\n  }\n};\n";
+              "    slope = " + slope + ";\n    return " + changed + ";\n  }\n" + by_bias + "};\n";
   return made;
 }
 

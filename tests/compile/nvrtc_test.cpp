@@ -92,21 +92,27 @@ constexpr const char* kForward =
 constexpr const char* kBackward =
     "flashmask::cuda::sm80::column_kernel<flashmask::cuda::Changed<flashmask::cuda::sm80::ColumnShape<__half, 64, "
     "flashmask::cuda::sm80::LargeForm<64> >, flashmask::cuda::Change>>";
+constexpr const char* kBiasGradient =
+    "flashmask::cuda::bias_gradient_kernel<flashmask::cuda::Changed<flashmask::cuda::BiasGradientShape<__nv_bfloat16>, "
+    "flashmask::cuda::Change>>";
 
 TEST_P(CompiledChange, TakesNoMemoryForRegisters) {
   FLASHMASK_NEEDS_NVRTC();
-  expect_no_spills(compile(GetParam(), R"(#include "cuda/sm80/backward/column_kernel.cuh"
+  expect_no_spills(compile(GetParam(), R"(#include "cuda/common/bias_gradient_kernel.cuh"
+#include "cuda/sm80/backward/column_kernel.cuh"
 #include "cuda/sm80/backward/shapes.cuh"
 #include "cuda/sm80/forward/forward_kernel.cuh"
 )",
                            "sm_80"));
 }
 
-INSTANTIATE_TEST_SUITE_P(Steps, CompiledChange,
-                         testing::Values(ChangeAndKernel{"softcap(30) | multiply(-2) | softcap(5)", kBackward},
-                                         ChangeAndKernel{"alibi | softcap(30)", kForward},
-                                         ChangeAndKernel{"bias | softcap(30)", kBackward},
-                                         ChangeAndKernel{"distance | multiply(0.5)", kForward}));
+INSTANTIATE_TEST_SUITE_P(
+    Steps, CompiledChange,
+    testing::Values(ChangeAndKernel{"softcap(30) | multiply(-2) | softcap(5)", kBackward},
+                    ChangeAndKernel{"alibi | softcap(30)", kForward}, ChangeAndKernel{"bias | softcap(30)", kBackward},
+                    ChangeAndKernel{"distance | multiply(0.5)", kForward},
+                    ChangeAndKernel{"bias | softcap(30)", kBiasGradient},
+                    ChangeAndKernel{"function(mul(mul(score, tanh(score)), distance))", kBiasGradient}));
 
 class HopperChange : public CompiledChange {
  protected:

@@ -188,6 +188,7 @@ TEST(EmulatedHopperBackward, IsCompiledWithChangesOfScores) {
   expect_right_changed<CappedAlibi>();
   expect_right_changed<CappedBias>();
   expect_right_changed<ScaledDistance>();
+  expect_right_changed<SignedDistance>();
 }
 
 /// Rows and keys that are no multiple of a tile, whole and partial tiles, and tiles of which a group sees nothing.

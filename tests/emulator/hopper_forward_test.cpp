@@ -211,6 +211,7 @@ TEST(EmulatedHopperForward, IsCompiledWithChangesOfScores) {
   expect_right_changed_forward<CappedAlibi>();
   expect_right_changed_forward<CappedBias>();
   expect_right_changed_forward<ScaledDistance>();
+  expect_right_changed_forward<SignedDistance>();
   using Of256 = Forward256<__nv_bfloat16, MaskForm::intervals>;
   expect_right_changed<CappedAlibi, ForwardToChange<Of256, true>>(masks::full(150, 203));
 }

@@ -19,7 +19,7 @@ namespace {
 
 template <class Of>
 class CompiledChange : public testing::Test {};
-using All = testing::Types<TwoCaps, CappedAlibi, CappedBias, ScaledDistance>;
+using All = testing::Types<TwoCaps, CappedAlibi, CappedBias, ScaledDistance, SignedDistance>;
 TYPED_TEST_SUITE(CompiledChange, All);
 
 /// The emulator compiles what NVRTC compiles.

@@ -112,10 +112,11 @@ def test_every_head_dim_is_served(kind, dim):
 
 
 @pytest.mark.parametrize("kind", ["bias", "distance_bias"])
-@pytest.mark.parametrize("shape", [(BATCH, HEADS, 300), (1, HEADS, 300), (1, 1, 1)])
-def test_the_gradient_is_the_same_bits_on_every_run_and_visit(kind, shape):
-    q, k, v, grad_o, _ = inputs(BATCH, 300, 300, HEADS, 2, 64)
-    mask, values = masks.causal_document([130, 170]), random_bias(*shape, 300, hidden=kind == "bias").cuda()
+@pytest.mark.parametrize("shape", [(BATCH, HEADS, 304), (1, HEADS, 304), (1, 1, 1)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_gradient_is_the_same_bits_on_every_run_and_visit(dtype, kind, shape):
+    q, k, v, grad_o, _ = inputs(BATCH, 304, 304, HEADS, 2, 64)
+    mask, values = masks.causal_document([130, 174]), random_bias(*shape, 304, hidden=kind == "bias").to(dtype).cuda()
     found = []
     for visit in ("active", "active", "all"):
         plan = flashmask.plan(mask, q, k, v, visit=visit, **{kind: True})
@@ -123,6 +124,24 @@ def test_the_gradient_is_the_same_bits_on_every_run_and_visit(kind, shape):
         o = flashmask.attention(q, k, v, plan=plan, **{kind: leaf})
         found.append(torch.autograd.grad(o, leaf, grad_o)[0])
     assert torch.equal(found[0], found[1]) and torch.equal(found[0], found[2])
+
+
+@pytest.mark.parametrize("shared", [(1, 1), (1, HEADS), (BATCH, 1), (BATCH, HEADS)])
+@pytest.mark.parametrize("dim", [40, 64, 128, 200])
+@pytest.mark.parametrize("form", ["intervals", "bits"])
+def test_gradients_that_the_copy_engine_stores(form, dim, shared):
+    """Rows of multiples of 16 bytes: Hopper sums these gradients by wgmma."""
+    rows, columns = 300, 328
+    mask = masks.sliding_window(rows, columns, 140)
+    if form == "bits":
+        mask &= masks.from_dense((torch.arange(rows)[:, None] % 3 != torch.arange(columns) % 4).numpy())
+    check(
+        on_gpu(mask),
+        lambda q, k, v, b: softmax_attention(q, k, v, visible(mask), bias=b),
+        torch.bfloat16,
+        random_bias(*shared, rows, columns).bfloat16(),
+        random_inputs(BATCH, rows, columns, HEADS, 2, dim, dim),
+    )
 
 
 def test_memory_around_a_bias_is_neither_read_nor_written():

@@ -4,6 +4,7 @@
 import pytest
 import torch
 from attention_oracle import assert_within_bound, value_and_gradients
+from bias_oracle import gradients
 from cuda_device import inputs, needs_gpu
 from mask_families import visible
 
@@ -37,25 +38,52 @@ def indices():
     return [torch.arange(n, device="cuda").view([-1 if a == at else 1 for a in range(4)]) for at, n in enumerate(sizes)]
 
 
+def by_formula(q, k, v, seen, function):
+    """o and lse under a mask, of functions of scores."""
+    k, v = (each.repeat_interleave(HEADS // KV, 2) for each in (k, v))
+    s = function(torch.einsum("bihd,bjhd->bhij", q, k) * q.shape[3] ** -0.5, *indices()).to(q.dtype)
+    s = s.masked_fill(~seen, -torch.inf)
+    lse = s.logsumexp(-1)
+    p = (s - lse[..., None].masked_fill(lse[..., None] == -torch.inf, 0)).exp()
+    return torch.einsum("bhij,bjhd->bihd", p, v), lse
+
+
+def check_that_it_learns(mask, dim, change, function, of):
+    """Holds o, lse and all gradients against the dense formula, that of `of` too, which both are made of."""
+    given = inputs(BATCH, TOKENS, TOKENS, HEADS, KV, dim)
+    seen = visible(mask).cuda()
+
+    def by_kernels(q, k, v, of):
+        return flashmask.attention(q, k, v, mask, score=change(of), return_lse=True)
+
+    def formula(q, k, v, of):
+        return by_formula(q, k, v, seen, function(of))
+
+    found, exact, naive = (
+        gradients(compute, [*(each.to(kind) for each in given[:3]), of.to(of_dtype)], *given[3:])
+        for compute, kind, of_dtype in (
+            (by_kernels, torch.bfloat16, of.dtype),
+            (formula, torch.float64, torch.float64),
+            (formula, torch.bfloat16, torch.bfloat16),
+        )
+    )
+    assert_within_bound(found[:5], exact[:5], naive[:5], torch.bfloat16)
+    assert found[5].shape == of.shape and found[5].dtype == of.dtype
+    error, plain = ((each[5].double() - exact[5]).abs().max() for each in (found, naive))
+    assert error <= plain + 0.02 * exact[5].abs().max().clamp(min=1.0)
+
+
 def check(mask, dim, change, function):
     """Holds o, lse and the gradients of q, k and v against the dense formula."""
     given = inputs(BATCH, TOKENS, TOKENS, HEADS, KV, dim)
     seen = visible(mask).cuda()
-
-    def by_kernels(q, k, v):
-        return flashmask.attention(q, k, v, mask, score=change, return_lse=True)
-
-    def by_formula(q, k, v):
-        k, v = (each.repeat_interleave(HEADS // KV, 2) for each in (k, v))
-        s = function(torch.einsum("bihd,bjhd->bhij", q, k) * dim**-0.5, *indices()).to(q.dtype)
-        s = s.masked_fill(~seen, -torch.inf)
-        lse = s.logsumexp(-1)
-        p = (s - lse[..., None].masked_fill(lse[..., None] == -torch.inf, 0)).exp()
-        return torch.einsum("bhij,bjhd->bihd", p, v), lse
-
     found, exact, naive = (
         value_and_gradients(of, given[:3], *given[3:], kind)
-        for of, kind in ((by_kernels, given[0].dtype), (by_formula, torch.float64), (by_formula, given[0].dtype))
+        for of, kind in (
+            (lambda *qkv: flashmask.attention(*qkv, mask, score=change, return_lse=True), given[0].dtype),
+            (lambda *qkv: by_formula(*qkv, seen, function), torch.float64),
+            (lambda *qkv: by_formula(*qkv, seen, function), given[0].dtype),
+        )
     )
     assert_within_bound(found, exact, naive, given[0].dtype)
 
@@ -84,10 +112,82 @@ def test_flex_attention_takes_what_it_cannot_recognise():
     torch.testing.assert_close(found.double(), (s * s.abs()).softmax(-1) @ v.double(), rtol=0.02, atol=0.02)
 
 
-def test_a_captured_value_that_learns_is_refused():
-    gate = torch.ones(HEADS, device="cuda", requires_grad=True)
-    q, k, v = (
-        torch.randn(1, TOKENS, HEADS, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True) for _ in range(3)
-    )
-    with pytest.raises(Exception, match="grad_bias was asked for on a GPU"):
-        flashmask.attention(q, k, v, score=lambda s, b, h, i, j: s * s * gate[h]).sum().backward()
+LEARNS = {
+    "a gate of heads": ((HEADS,), lambda of: lambda s, b, h, i, j: s * s.abs() * of[h]),
+    "a table of distances": (
+        (HEADS, 2 * TOKENS - 1),
+        lambda of: lambda s, b, h, i, j: torch.where(s > 0, s, s * of[h, i - j + TOKENS - 1]),
+    ),
+    "a value of each pair, which the batch shares": (
+        (1, HEADS, TOKENS, TOKENS),
+        lambda of: lambda s, b, h, i, j: 3 * torch.tanh(s * of[0, h, i, j] / 3),
+    ),
+    "a value of each pair": (
+        (BATCH, 1, TOKENS, TOKENS),
+        lambda of: lambda s, b, h, i, j: torch.where(s < 1, s.exp(), s) * of[b, 0, i, j],
+    ),
+    "a value of keys beside what does not learn": (
+        (BATCH, TOKENS),
+        lambda of: (
+            lambda s, b, h, i, j: (
+                torch.where(DOCUMENT[i] == DOCUMENT[j], s, s - 10.0) * torch.sigmoid(of[b, j]) * SLOPES[h]
+            )
+        ),
+    ),
+    "a number, by logarithms": ((), lambda of: lambda s, b, h, i, j: torch.nn.functional.softplus(s * of)),
+}
+
+
+def learning(name):
+    """A captured value, and what makes the function of it."""
+    shape, make = LEARNS[name]
+    return torch.randn(shape, generator=torch.Generator().manual_seed(2)).cuda(), make
+
+
+@pytest.mark.parametrize("dim", [24, 64, 128])
+@pytest.mark.parametrize("name", LEARNS)
+def test_one_value_of_a_function_learns(name, dim):
+    of, make = learning(name)
+    for mask in (each() for each in MASKS.values()):
+        check_that_it_learns(mask, dim, make, make, of)
+
+
+@pytest.mark.parametrize("shape", [(1, HEADS, TOKENS, TOKENS), (BATCH, 1, 1, TOKENS)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_bias_of_a_chain_learns(dtype, shape):
+    bias = torch.randn(shape, generator=torch.Generator().manual_seed(2)).to("cuda", dtype)
+    bias[..., 5::7] = -torch.inf
+    for mask in (each() for each in MASKS.values()):
+        check_that_it_learns(
+            mask,
+            64,
+            lambda of: scores.bias(of) | scores.softcap(3.0),
+            lambda of: lambda s, b, h, i, j: 3 * torch.tanh((s + of) / 3),
+            bias,
+        )
+
+
+@pytest.mark.parametrize("name", LEARNS)
+def test_the_gradient_of_what_learns_is_the_same_bits_on_every_run(name):
+    of, make = learning(name)
+    q, k, v, grad_o, _ = inputs(BATCH, TOKENS, TOKENS, HEADS, KV, 64)
+    found = []
+    for _ in range(3):
+        leaf = of.clone().requires_grad_()
+        o = flashmask.attention(q, k, v, MASKS["documents"](), score=make(leaf))
+        found.append(torch.autograd.grad(o, leaf, grad_o)[0])
+    assert found[0].abs().max() > 0
+    assert torch.equal(found[0], found[1]) and torch.equal(found[0], found[2])
+
+
+def test_values_behind_the_mask_may_be_nan():
+    q, k, v, grad_o, _ = inputs(BATCH, TOKENS, TOKENS, HEADS, KV, 64)
+    seen = visible(masks.causal(TOKENS, TOKENS)).cuda()
+    found = []
+    for behind in (0.0, torch.nan):
+        leaf = torch.ones(1, HEADS, TOKENS, TOKENS, device="cuda").masked_fill(~seen, behind).requires_grad_()
+        change = scores.bias(leaf) | scores.softcap(3.0)
+        o = flashmask.attention(q, k, v, masks.causal(TOKENS, TOKENS), score=change)
+        found.append((o, torch.autograd.grad(o, leaf, grad_o)[0]))
+    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+    assert (found[1][1][~seen.expand_as(found[1][1])] == 0).all()

@@ -67,9 +67,9 @@ def flex_attention(
         value: (B, Hkv, KV, Dv).
         score_mod: score_mod(score, b, h, q_idx, kv_idx), which is called once, on symbols in place of numbers. It may
             scale the score by factors of either token, cap it by tanh, add biases that do not depend on it, and hide it
-            by -inf, whose tiles are then skipped; on a CPU it may also be any other function of one score. Tensors that
-            it captures get gradients, the same bits on every run, one of them where it is such a function; on a GPU
-            those of factors, as those of q and k, only under torch.use_deterministic_algorithms(True).
+            by -inf, whose tiles are then skipped; or be any other function of one score. Tensors that it captures get
+            gradients, the same bits on every run, one of them where it is such a function; on a GPU those of factors,
+            as those of q and k, only under torch.use_deterministic_algorithms(True).
         block_mask: a BlockMask, of which the lists of blocks count as in compiled kernels: what they leave out is
             hidden, full blocks are visible, in the others mask_mod decides. Or what attention() takes for a mask: a
             Mask, RowIndices or booleans. The mask of a BlockMask is kept while that lives and nothing is written in

@@ -6,6 +6,7 @@
 #include "cuda/common/bias_gradient_kernel.cuh"
 #include "cuda/common/kernel_entry.h"
 #include "cuda/common/launch.cuh"
+#include "cuda/compile/compiled_kernel.h"
 #include "cuda/runtime/device.h"
 #include "cuda/runtime/status.h"
 #include "plan/plan_choice.h"
@@ -27,11 +28,21 @@ void clear_rows(const TensorView& gradient, cudaStream_t stream) {
     }
 }
 
-template <class Memory, class Shape>
-void launch_blocks(const Problem& problem, const BiasGradientArguments& arguments, int blocks, cudaStream_t stream) {
-  divide_memory<Memory>("backward", bias_gradient_kernel<Shape>, 1, problem);
-  launch<Memory>("backward: the gradient of the bias", bias_gradient_kernel<Shape>, blocks, Shape::kThreads, stream,
-                 arguments);
+using SumsKernel = void (*)(BiasGradientArguments);
+
+template <class Memory>
+void launch_blocks(const Problem& problem, SumsKernel kernel, const BiasGradientArguments& arguments, int blocks,
+                   int threads, cudaStream_t stream) {
+  divide_memory<Memory>("backward", kernel, 1, problem);
+  launch<Memory>("backward: the gradient of the bias", kernel, blocks, threads, stream, arguments);
+}
+
+/// Returns the kernel for a problem's change of scores, which is compiled in the first call that asks for it.
+template <class Shape>
+SumsKernel sums_kernel(const Problem& problem, cudaStream_t stream) {
+  if (!compiles_change(problem)) return bias_gradient_kernel<Shape>;
+  return compiled_kernel<Changed<Shape, Change>, BiasGradientArguments>(
+      "#include \"cuda/common/bias_gradient_kernel.cuh\"\n", "flashmask::cuda::bias_gradient_kernel", problem, stream);
 }
 
 template <class T>
@@ -39,9 +50,8 @@ void launch_sums(const Problem& problem, BiasGradientArguments arguments, int bl
   using Shape = BiasGradientShape<T>;
   using Keeping = BiasKeepingMemory<Shape>;
   arguments.keeps_bias = arguments.keeps_bias && device_facts(problem.device).block_shared_bytes >= sizeof(Keeping);
-  const auto launch_own =
-      arguments.keeps_bias ? launch_blocks<Keeping, Shape> : launch_blocks<BiasGradientMemory<Shape>, Shape>;
-  launch_own(problem, arguments, blocks, stream);
+  const auto launch_own = arguments.keeps_bias ? launch_blocks<Keeping> : launch_blocks<BiasGradientMemory<Shape>>;
+  launch_own(problem, sums_kernel<Shape>(problem, stream), arguments, blocks, Shape::kThreads, stream);
   if (arguments.parts > 1)
     launch<BiasGradientMemory<Shape>>("backward: joining the gradient of the bias", join_parts_kernel<Shape>,
                                       blocks / arguments.parts, Shape::kThreads, stream, arguments);
@@ -69,11 +79,15 @@ void launch_bias_gradient(const Plan& plan, const BackwardTensors& tensors, cons
                           const KernelExecution& execution, const DeviceMap& map) {
   const TensorView& gradient = tensors.grad_bias;
   if (!gradient.present()) return;
+  for (const BiasGradientPass pass : bias_gradient_passes())
+    if (pass(plan, tensors, workspace, execution, map)) return;
   const Problem& problem = plan.problem();
   const auto stream = static_cast<cudaStream_t>(execution.stream);
-  const BiasGradientArguments arguments = bias_gradient_arguments(
+  BiasGradientArguments arguments = bias_gradient_arguments(
       problem, tensors, workspace.rows, workspace.bias_sums, map_view(map, plan), map.tile,
       mask_view(PlanAccess::device(plan).mask), score_arguments(problem, execution, {}, {}, tensors.bias));
+  if (compiles_change(problem))
+    arguments.change = compile::change_operands(problem, tensors.alibi, tensors.bias, tensors.operands);
   const bool diagonals = arguments.sums == BiasSums::diagonals;
   if (problem.change.bias() == ScoreBias::distances && !diagonals) clear_rows(gradient, stream);
   const int lists = static_cast<int>(gradient.shape[0] * gradient.shape[1]),

@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <vector>
+
 #include "cuda/common/backward_workspace.h"
 #include "cuda/common/bias_gradient_arguments.h"
 #include "cuda/common/views.h"
 
 namespace flashmask::cuda {
 
-/// Makes the arguments of a launch whose map, by columns, has tiles of map_tile.
+/// Makes the arguments of a launch whose map, by columns, has tiles of map_tile; without the operands of a compiled
+/// change.
 inline BiasGradientArguments bias_gradient_arguments(const Problem& problem, const BackwardTensors& tensors,
                                                      const BackwardStatistics& rows, float* partial,
                                                      const TileMapView& map, TileShape map_tile, const MaskView& mask,
@@ -36,10 +39,11 @@ inline BiasGradientArguments bias_gradient_arguments(const Problem& problem, con
   made.sums = of_rows                                         ? BiasSums::tiles
               : problem.change.bias() == ScoreBias::distances ? BiasSums::diagonals
                                                               : BiasSums::columns;
-  made.keeps_bias = made.sums == BiasSums::tiles && tensors.bias.values.dtype == problem.dtype;
+  made.keeps_bias =
+      made.sums == BiasSums::tiles && tensors.bias.values.dtype == problem.dtype && problem.change.is_cap_and_bias();
   made.score = score;
   made.map = map;
-  made.map_tile = map_tile;
+  made.map_tile = {map_tile.rows, map_tile.columns};
   made.mask = mask;
   made.gradient = bias_arguments(problem, {to, tensors.bias.origin}, 1);
   made.out = to.data;
@@ -48,8 +52,16 @@ inline BiasGradientArguments bias_gradient_arguments(const Problem& problem, con
   return made;
 }
 
-/// Computes the gradient of a bias, if a call wants it, behind the statistics of rows: on every GPU by mma.sync.
-/// map: of the plan, by columns.
+/// Computes the gradient of a bias on some GPUs, for some calls: returns false where it does not serve a call, and does
+/// nothing then. Arguments as of launch_bias_gradient().
+using BiasGradientPass = bool (*)(const Plan& plan, const BackwardTensors& tensors, const BackwardWorkspace& workspace,
+                                  const KernelExecution& execution, const DeviceMap& map);
+
+/// Returns the passes that this build's families of kernels have of their own, best first.
+std::vector<BiasGradientPass> bias_gradient_passes();
+
+/// Computes the gradient of a bias, if a call wants it, behind the statistics of rows: by the first pass that serves
+/// the call, else by mma.sync. map: of the plan, by columns.
 void launch_bias_gradient(const Plan& plan, const BackwardTensors& tensors, const BackwardWorkspace& workspace,
                           const KernelExecution& execution, const DeviceMap& map);
 

@@ -3,9 +3,9 @@
 
 #include <cstdint>
 
+#include "cuda/views/change.h"
 #include "cuda/views/rows.h"
 #include "cuda/views/tensors.h"
-#include "flashmask/tile.h"
 
 namespace flashmask::cuda {
 
@@ -29,8 +29,11 @@ struct BiasGradientArguments {
   BiasSums sums;
   bool keeps_bias;  // whether blocks keep their tile of the bias in shared memory, which is a BiasKeepingMemory then
   ScoreArguments score;
-  TileMapView map;  // by columns of tiles
-  TileShape map_tile;
+  ChangeOperands change;  // for a kernel that is compiled with a change
+  TileMapView map;        // by columns of tiles
+  struct {
+    int rows, columns;
+  } map_tile;
   MaskView mask;
   BiasArguments gradient;  // as the bias, of which it has the shape
   void* out;

@@ -7,8 +7,10 @@
 #include "cuda/common/tile_walk.cuh"
 #include "cuda/instructions/shared_tile.cuh"
 #include "cuda/scores/change_scores.cuh"
+#include "cuda/scores/changes.h"
 #include "cuda/scores/dropout.cuh"
 #include "cuda/scores/tile_scores.cuh"
+#include "cuda/scores/score_change.cuh"
 
 namespace flashmask::cuda {
 
@@ -250,25 +252,19 @@ class BiasGradientBlock {
   __device__ __forceinline__ void add_tile(Scores& sums, int i) {
     const BiasGradientArguments& from = arguments_;
     if (warp() == 0 && shared_.found == i + 1) find_visits();
-    const bool reads_bias = !from.keeps_bias || i == 0;
-    if (from.narrow && !reads_bias && from.score.to_exponent == 0 && !from.score.dropout.drops())
-      return visit(i).masked ? add_narrow_tile<true>(sums, i) : add_narrow_tile<false>(sums, i);
-    if (reads_bias) fetch_changes<kUnits, kEights>(from.score, place_of(visit(i)));
+    if constexpr (!Changes<Shape>) {
+      const bool reads_bias = reads_bias_of(i);
+      if (from.narrow && !reads_bias && from.score.to_exponent == 0 && !from.score.dropout.drops())
+        return visit(i).masked ? add_narrow_tile<true>(sums, i) : add_narrow_tile<false>(sums, i);
+      if (reads_bias) fetch_changes<kUnits, kEights>(from.score, place_of(visit(i)));
+    }
     Scores s = {};
 #pragma unroll 1
     for (int half = 0; half < (from.narrow ? 1 : 2 * from.score_chunks); ++half) {
       if (half % 2 == 0) begin_step(i, half / 2);
       multiply_half(s, i, half, from.k.dim - half * kHalf);
     }
-    if (from.score.to_exponent != 0) cap(s, from.score.to_exponent);
-    if (reads_bias)
-      read_bias(s, place_of(visit(i)));
-    else
-      add_kept_bias(s);
-    if (visit(i).masked) hide_masked(s, place_of(visit(i)).first_row, i % 2);
-    RowNumbers<kUnits> lse_log2, dots;
-    lse_log2.load(shared_.lse_log2[i % 2] + own_row());
-    exponentiate(s, from.score.scale_log2, lse_log2);
+    weigh(s, i);
     Scores grad = {};
     const int first_half = from.narrow ? 1 : 2 * from.score_chunks;
 #pragma unroll 1
@@ -282,14 +278,38 @@ class BiasGradientBlock {
       find_dropped(dropped, from.score.dropout, place.batch, place.head, place.first_row, place.first_column);
       drop(grad, dropped);
     }
+    RowNumbers<kUnits> dots;
     dots.load(shared_.dot[i % 2] + own_row());
     differentiate(grad, s, dots, from.score.dropout.scale);
     for_each_score<kUnits, kEights>([&](int unit, int eight, int j) { sums[unit][eight][j] += grad[unit][eight][j]; });
   }
 
-  /// Does so for narrow heads, whose dims lie in one chunk, with the bias kept and scores not changed otherwise: 16
-  /// columns after the other go from their products to the sums. Few numbers are under way for each, so that the
-  /// compiler runs products of some columns beside the powers of two of others.
+  /// Turns products of tile i into probabilities, times the derivatives of their scores by what the bias has there.
+  __device__ __forceinline__ void weigh(Scores& s, int i) {
+    const BiasGradientArguments& from = arguments_;
+    const PlaceByRows place = place_of(visit(i));
+    RowNumbers<kUnits> lse_log2;
+    if constexpr (Changes<Shape>) {
+      lse_log2.load(shared_.lse_log2[i % 2] + own_row());
+      weigh_by_bias<typename Shape::Change>(s, from.change, from.score, lse_log2, place);
+      if (visit(i).masked) hide_masked(s, place.first_row, i % 2, 0);
+    } else {
+      if (from.score.to_exponent != 0) cap(s, from.score.to_exponent);
+      if (reads_bias_of(i))
+        read_bias(s, place);
+      else
+        add_kept_bias(s);
+      if (visit(i).masked) hide_masked(s, place.first_row, i % 2, -INFINITY);
+      lse_log2.load(shared_.lse_log2[i % 2] + own_row());
+      exponentiate(s, from.score.scale_log2, lse_log2);
+    }
+  }
+  /// Whether tile i is the first for which values of the bias are read, rather than found where they are kept.
+  __device__ __forceinline__ bool reads_bias_of(int i) const { return !arguments_.keeps_bias || i == 0; }
+
+  /// Does what add_tile() does for narrow heads, whose dims lie in one chunk, with the bias kept and scores not changed
+  /// otherwise: 16 columns after the other go from their products to the sums. Few numbers are under way for each, so
+  /// that the compiler runs products of some columns beside the powers of two of others.
   template <bool kMasked>
   __device__ __forceinline__ void add_narrow_tile(Scores& sums, int i) {
     begin_step(i, 0);
@@ -440,10 +460,11 @@ class BiasGradientBlock {
     else
       words_from_cells(masked, shared_.mask[stage], own_row(), own_column());
   }
-  __device__ __forceinline__ void hide_masked(Scores& s, int first_row, int stage) const {
+  /// Sets masked scores to `value`.
+  __device__ __forceinline__ void hide_masked(Scores& s, int first_row, int stage, float value) const {
     MaskedWords masked;
     find_masked(masked, first_row, stage);
-    hide(s, masked);
+    replace<MaskedWords>(s, masked.words, value);
   }
 
   // Results.

@@ -106,7 +106,7 @@ ChangeTensor slopes(const TensorView& tensor) {
 }  // namespace
 
 std::string change_text(const ScoreChange& change) {
-  if (change.function() != nullptr) return generate_change(change).text;
+  if (change.bias() != ScoreBias::alibi) return generate_change(change).text;
   const auto word = [](bool value) { return std::string(value ? "true" : "false"); };
   std::string steps;
   int numbers = 0;
@@ -152,7 +152,7 @@ ChangeOperands operands_of_function(const Problem& problem, const BiasTensor& bi
 
 ChangeOperands change_operands(const Problem& problem, const AlibiTensors& alibi, const BiasTensor& bias,
                                const ScoreOperands& operands) {
-  if (problem.change.function() != nullptr) return operands_of_function(problem, bias, operands);
+  if (problem.change.bias() != ScoreBias::alibi) return operands_of_function(problem, bias, operands);
   ChangeOperands made{};
   int count = 0;
   for (const ScoreStep& step : problem.change.steps()) {

@@ -18,6 +18,8 @@
 ///       __device__ Change(const ChangeOperands&, int batch, int head, int row, int column);
 ///       __device__ float value(float score, int down, int right) const;
 ///       __device__ float value(float score, int down, int right, float& slope) const;
+///       // Where it reads a bias: the same with the derivative by what the bias has for the score.
+///       __device__ float value_by_bias(float score, int down, int right, float& slope) const;
 ///     };
 ///
 /// `score`: a scaled product; `down`, `right`: how many rows and columns further on it lies than the lane's first. The
@@ -106,11 +108,27 @@ struct ChangeWeights {
       changed = change.value(product * scale, down, right);
     // The product is rounded as change_tile() rounds it, so that p is that of the forward however large scores are.
     weight.p = exp2_approximate(fmaf(changed * kLog2E, scale_log2, -lse_log2.at(unit, eight, i)));
+    if constexpr (kGuards) weight.p = fmaxf(weight.p, 0);  // NaN, of rows behind the last one, becomes 0
     return weight;
   }
 };
 template <class Change, class Place, class Rows>
 ChangeWeights(const Change&, const Place&, const float&, const float&, const Rows&)
     -> ChangeWeights<Change, Place, Rows>;
+
+/// Turns products into probabilities times the derivatives of changed scores by what the bias has for them.
+template <class Change, class Place, int kUnits, int kEights, class Rows>
+__device__ __forceinline__ void weigh_by_bias(float (&s)[kUnits][kEights][4], const ChangeOperands& operands,
+                                              const ScoreArguments& score, const Rows& lse_log2, const Place& place) {
+  const Change change = change_at<Change>(operands, place);
+  for_each_score<kUnits, kEights>([&](int unit, int eight, int i) {
+    float slope;
+    const float changed = change.value_by_bias(s[unit][eight][i] * score.scale, Place::rows_to(unit, eight, i),
+                                               Place::columns_to(unit, eight, i), slope);
+    const float p = exp2_approximate(fmaf(changed * kLog2E, score.scale_log2, -lse_log2.at(unit, eight, i)));
+    // Rows behind the last one may make NaN, which is not above 0, and a hidden score an infinite slope.
+    s[unit][eight][i] = p > 0 ? p * slope : 0;
+  });
+}
 
 }  // namespace flashmask::cuda

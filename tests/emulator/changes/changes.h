@@ -14,6 +14,9 @@ namespace capped_alibi {
 namespace capped_bias {
 #include "emulator/changes/capped_bias.inc"
 }
+namespace signed_distance {
+#include "emulator/changes/signed_distance.inc"
+}
 namespace scaled_distance {
 #include "emulator/changes/scaled_distance.inc"
 }
@@ -38,6 +41,12 @@ struct ScaledDistance {
   using Change = scaled_distance::Change;
   static constexpr const char* kChange = "distance | multiply(0.5)";
   static constexpr const char* kFile = "scaled_distance.inc";
+};
+/// NaN in padding, whose scores are 0.
+struct SignedDistance {
+  using Change = signed_distance::Change;
+  static constexpr const char* kChange = "function(add(add(score, distance), div(score, abs(score))))";
+  static constexpr const char* kFile = "signed_distance.inc";
 };
 
 }  // namespace flashmask::cuda

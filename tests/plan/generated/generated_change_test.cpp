@@ -54,7 +54,7 @@ struct Asked {
   int b, h, q, k, down, right;
 };
 struct Computed {
-  float value, with_slope, slope;
+  float value, with_slope, slope, with_bias_slope, bias_slope;
 };
 
 template <class Change>
@@ -63,6 +63,9 @@ Computed computed(const ChangeOperands& operands, const Asked& asked) {
   Computed made{};
   made.value = change.value(asked.score, asked.down, asked.right);
   made.with_slope = change.value(asked.score, asked.down, asked.right, made.slope);
+  made.with_bias_slope = made.value;
+  if constexpr (requires { change.value_by_bias(0, 0, 0, made.bias_slope); })
+    made.with_bias_slope = change.value_by_bias(asked.score, asked.down, asked.right, made.bias_slope);
   return made;
 }
 
@@ -161,7 +164,9 @@ TEST(GeneratedChange, ComputesWhatTheReferenceDoes) {
       const std::string what = std::string(test::kScoreFunctions[i]) + " of " + std::to_string(asked.score);
       expect_near(found.value, expected.value, what);
       expect_near(found.with_slope, expected.value, what);
+      expect_near(found.with_bias_slope, expected.value, what);
       expect_near(found.slope, expected.slope, "slope of " + what);
+      expect_near(found.bias_slope, expected.bias_slope, "slope by the bias of " + what);
       if (HasFailure()) return;
     }
   }

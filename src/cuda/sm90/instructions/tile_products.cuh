@@ -8,15 +8,16 @@
 namespace flashmask::cuda::sm90 {
 
 /// s = a bᵀ, over kDim columns of both. `a_address`: where the group's rows of a begin; panels of a and b lie kPanelOfA
-/// and kPanelOfB bytes apart.
+/// and kPanelOfB bytes apart. adds: s += a bᵀ.
 template <class T, int kDim, int kPanelOfA, int kPanelOfB, int kColumns>
 __device__ __forceinline__ void multiply_tiles(float (&s)[kColumns], std::uint32_t a_address,
-                                               const std::uint8_t* b_tile) {
+                                               const std::uint8_t* b_tile, bool adds = false) {
   const TileDescriptor a(a_address, 16), b(shared_address(b_tile), 16);
 #pragma unroll
   for (int step = 0; step < kDim / 16; ++step) {
     const int panel = step / 4, inside = step % 4 * 32;
-    Products<T, 2 * kColumns>::ss(s, a.at(panel * kPanelOfA + inside), b.at(panel * kPanelOfB + inside), step > 0);
+    Products<T, 2 * kColumns>::ss(s, a.at(panel * kPanelOfA + inside), b.at(panel * kPanelOfB + inside),
+                                  step > 0 || adds);
   }
   wgmma_commit();
 }

@@ -9,9 +9,10 @@
 
 namespace flashmask::cuda::sm90 {
 
-/// Describes the bias of a call to the copy engine. It reads numbers of the problem's dtype that begin at a multiple of
-/// 16 bytes, as all rows do.
-inline BiasMap make_bias_map(const char* name, const Problem& problem, const BiasTensor& bias) {
+/// Describes the bias of a call, or its gradient, to the copy engine, which copies so many rows at a time. It takes
+/// numbers of the problem's dtype that begin at a multiple of 16 bytes, as all rows do.
+inline BiasMap make_bias_map(const char* name, const Problem& problem, const BiasTensor& bias,
+                             int rows = kBiasPanelRows) {
   constexpr std::int64_t kAlignment = 8, kFarthest = std::int64_t{1} << 39;  // in numbers, of two bytes
   const TensorView& values = bias.values;
   BiasMap made{};
@@ -30,7 +31,7 @@ inline BiasMap make_bias_map(const char* name, const Problem& problem, const Bia
   TensorView seen = values;  // (batch, queries, heads, keys), with an entry where all are the same
   seen.shape = {varies(0) ? values.shape[0] : 1, values.shape[2], varies(1) ? values.shape[1] : 1, values.shape[3]};
   seen.strides = {values.strides[0], values.strides[2], values.strides[1], values.strides[3]};
-  made.map = make_tensor_map(name, seen, kBiasPanelRows);
+  made.map = make_tensor_map(name, seen, rows);
   return made;
 }
 
