@@ -8,9 +8,10 @@ efficient kernel, without and with their gradients. Pair biases: 4 heads of 32, 
 each launched ten times back to back; the numbers are median milliseconds. Plans by mma.sync's kernels stand for GPUs
 that are not Hopper's.
 
-Learning: functions of scores that read what learns, full, with its gradient and without.
+Learning: functions of scores that read what learns, full, with its gradient and without. Functions: others, full.
 
-python bench/scores.py [--dims 64,128,256] [--rows changes,biases,pairs,learning] [--seconds 5] [--without-flex]
+python bench/scores.py [--dims 64,128,256] [--rows changes,biases,pairs,learning,functions] [--seconds 5]
+    [--without-flex]
 """
 
 import argparse
@@ -184,6 +185,50 @@ def functions_that_learn(heads: int) -> dict[str, tuple[Tensor, Callable[..., An
     }
 
 
+def functions(heads: int) -> dict[str, tuple[flashmask.scores.ScoreChange, Callable[..., Tensor]]]:
+    """Functions of scores, ours and FlexAttention's."""
+    document = torch.arange(TOKENS, device="cuda") // 1000
+    slopes = 2.0 ** -torch.linspace(1, 8, heads, device="cuda")
+    ours = flashmask.scores.function
+    return {
+        "squares": (ours("mul(score, abs(score))"), lambda s, b, h, i, j: s * s.abs()),
+        "silu": (
+            ours("mul(score, add(0.5, mul(0.5, tanh(mul(0.5, score)))))"),
+            lambda s, b, h, i, j: torch.nn.functional.silu(s),
+        ),
+        "cosine": (
+            ours("mul(score, add(1, mul(0.1, cos(sub(q, k)))))"),
+            lambda s, b, h, i, j: s * (1 + 0.1 * torch.cos(i - j)),
+        ),
+        "documents": (
+            ours("mul(where(eq(at(0, q), at(0, k)), score, sub(score, 10)), at(1, h))", document.float(), slopes),
+            lambda s, b, h, i, j: torch.where(document[i] == document[j], s, s - 10.0) * slopes[h],
+        ),
+    }
+
+
+def measure_functions(dim: int, seconds: float, with_flex: bool) -> None:
+    heads = 4096 // dim
+    q, k, v, grad = (
+        torch.randn(BATCH, TOKENS, heads, dim, device="cuda", dtype=torch.bfloat16).requires_grad_() for _ in range(4)
+    )
+    mask = masks.full(TOKENS, TOKENS)
+    theirs = [t.detach().transpose(1, 2).contiguous().requires_grad_() for t in (q, k, v)]
+    their_grad = grad.detach().transpose(1, 2).contiguous()
+    for name, (change, function) in functions(heads).items():
+        torch._dynamo.reset()
+        plans = {family: flashmask.plan(mask, q, k, v, kernel=family, score=change) for family in ("", "sm80.")}
+        attend = torch.compile(partial(flex_attention, score_mod=function), dynamic=False)
+        for way in ("forward", "backward"):
+            calls = {"plain": one_way(way, partial(flashmask.attention, q, k, v, mask), [q, k, v], grad.detach())}
+            for family, plan in plans.items():
+                call = partial(flashmask.attention, q, k, v, plan=plan, score=change)
+                calls[f"{family}{name}"] = one_way(way, call, [q, k, v], grad.detach())
+            if with_flex:
+                calls["FlexAttention"] = one_way(way, partial(attend, *theirs), theirs, their_grad)
+            print_row(f"{dim} {name} {way}", calls, seconds)
+
+
 def measure_learning(dim: int, seconds: float, with_flex: bool) -> None:
     heads = 4096 // dim
     q, k, v, grad = (
@@ -224,6 +269,8 @@ def main() -> None:
             measure(dim, causal, *how)
         for by_distance in (False, True) if "biases" in rows else ():
             measure_biases(str(dim), (BATCH, TOKENS, 4096 // dim, dim), by_distance, *how)
+        if "functions" in rows:
+            measure_functions(dim, *how)
         if "learning" in rows:
             measure_learning(dim, *how)
     for tokens in (384, 768) if "pairs" in rows else ():
