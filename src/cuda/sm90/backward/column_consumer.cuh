@@ -33,6 +33,7 @@ class ColumnConsumer {
   using HalfPacked = std::uint32_t[kSteps / 2][4];
   /// Whether changed scores are weighed one by one (changed_weights.cuh).
   static constexpr bool kWeighs = Caps<Shape> || Changes<Shape>;
+  static constexpr int kEightsAtOnce = eights_at_once<Shape>();
 
  public:
   __device__ __forceinline__ ColumnConsumer(ColumnMemory<Shape>& shared, const ColumnArguments& arguments,
@@ -395,15 +396,14 @@ class ColumnConsumer {
     };
     const auto pause = [&] { barrier_wait(&shared_.grad_o_full[gradient], phase); };
     const StoredTransposedRowNumbers lse{shared_.lse_log2[stage]}, dots{shared_.dot[gradient]};
-    constexpr int kAtOnce = eights_at_once<Shape>();
     const auto zero = static_cast<std::uint32_t>(step.masked >> 16);
     with_weights(step, stage, lse, [&](const auto& weigh) {
       if (step.masked != 0)
-        weigh_and_differentiate_changed<T, true, Words, kAtOnce>(as_unit(s), as_unit(grad_p), as_unit(grad_s), masked,
-                                                                 weigh, dots, keep, pause, zero);
+        weigh_and_differentiate_changed<T, true, Words, kEightsAtOnce>(as_unit(s), as_unit(grad_p), as_unit(grad_s),
+                                                                       masked, weigh, dots, keep, pause, zero);
       else
-        weigh_and_differentiate_changed<T, false, Words, kAtOnce>(as_unit(s), as_unit(grad_p), as_unit(grad_s), masked,
-                                                                  weigh, dots, keep, pause, zero);
+        weigh_and_differentiate_changed<T, false, Words, kEightsAtOnce>(as_unit(s), as_unit(grad_p), as_unit(grad_s),
+                                                                        masked, weigh, dots, keep, pause, zero);
     });
   }
 

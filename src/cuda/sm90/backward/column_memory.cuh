@@ -4,7 +4,6 @@
 #include <cstdint>
 
 #include "cuda/common/row_statistics.cuh"
-#include "cuda/common/some_of.cuh"
 #include "cuda/common/tile_walk.cuh"
 #include "cuda/common/token_units.cuh"
 #include "cuda/scores/softcap.cuh"
@@ -12,6 +11,7 @@
 #include "cuda/sm90/instructions/copy_rows.cuh"
 #include "cuda/sm90/instructions/ring.cuh"
 #include "cuda/sm90/instructions/shared_memory.cuh"
+#include "cuda/sm90/instructions/some_of.cuh"
 #include "cuda/sm90/masks/bias_panels.cuh"
 #include "cuda/sm90/masks/bias_parts.cuh"
 #include "cuda/sm90/masks/column_mask.cuh"

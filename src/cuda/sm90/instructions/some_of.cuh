@@ -2,7 +2,7 @@
 #pragma once
 
 /// Arrays that a kernel's shape may have none of. C++ has no arrays of length 0, and not every compiler allows them.
-namespace flashmask::cuda {
+namespace flashmask::cuda::sm90 {
 
 template <class T, int kCount>
 struct ArrayOf {
@@ -20,4 +20,4 @@ struct ArrayOf<T, 0> {
 template <class T, int kCount>
 using SomeOf = typename ArrayOf<T, kCount>::Type;
 
-}  // namespace flashmask::cuda
+}  // namespace flashmask::cuda::sm90
