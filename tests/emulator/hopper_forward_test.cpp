@@ -190,7 +190,7 @@ template <class Of, class Shape>
 void expect_right_changed(const Mask& mask) {
   using Kernel = Changed<Shape, typename Of::Change>;
   Problem problem =
-      problem_for<Kernel>({static_cast<int>(mask.shape().rows), static_cast<int>(mask.shape().columns), 4, 2, 2});
+      problem_for<Kernel>({static_cast<int>(mask.shape().rows), static_cast<int>(mask.shape().columns), 2, 1, 2});
   problem.change = ScoreChange::parse(Of::kChange);
   expect_right<Kernel>(mask, problem, check::Sinks::of_heads);
 }
