@@ -183,8 +183,9 @@ void differentiate_row(const Place& at, const reference::Inputs& in, std::span<c
     const double* v = &in.v[at.of_key(row.columns[n], p.value_dim)];
     const float grad_p = round_to(p.dtype, dot(grad, v, p.value_dim) * kept(at, in, row.columns[n]));
     const float grad_score = round_to(p.dtype, row.p[n] * (grad_p - delta));
-    row.grad_biased.push_back(round_to(p.dtype, grad_score * row.bias_slopes[n]));
-    row.grad_scores.push_back(round_to(p.dtype, grad_score * row.slopes[n]));
+    const bool hidden = row.p[n] == 0;  // slopes need not be finite there
+    row.grad_biased.push_back(hidden ? 0 : round_to(p.dtype, grad_score * row.bias_slopes[n]));
+    row.grad_scores.push_back(hidden ? 0 : round_to(p.dtype, grad_score * row.slopes[n]));
   }
 }
 

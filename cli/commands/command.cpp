@@ -74,6 +74,8 @@ int run_subcommand(std::vector<std::string> arguments, Console& console) {
   add_show(app, console, status);
   add_check(app, console, status);
   add_partition(app, console, status);
+  add_score(app, console, status);
+  add_cache(app, console, status);
   add_info(app, console, status);
   app.footer(
       "Exit status: 0 done; 1 check or attend found an error larger than its bound; 2 the request could not be\n"

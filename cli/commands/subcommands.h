@@ -12,6 +12,8 @@ void add_info(CLI::App& command, Console& console, int& status);
 void add_show(CLI::App& command, Console& console, int& status);
 void add_check(CLI::App& command, Console& console, int& status);
 void add_partition(CLI::App& command, Console& console, int& status);
+void add_score(CLI::App& command, Console& console, int& status);
+void add_cache(CLI::App& command, Console& console, int& status);
 void add_attend(CLI::App& command, Console& console, int& status);
 
 }  // namespace flashmask::cli

@@ -9,6 +9,7 @@
 #include <span>
 #include <string>
 
+#include "flashmask/compiled_kernels.h"
 #include "flashmask/dropout.h"
 #include "flashmask/executor.h"
 #include "flashmask/export.h"
@@ -56,6 +57,9 @@ struct PlanOptions {
   /// work. The tensors must still be given and may hold anything afterwards; the other gradients keep their bits.
   bool skip_query_gradient = false;
   bool skip_key_gradients = false;
+  /// Of kernels that are compiled for a change of scores: those of the backward wait for the first backward, where it
+  /// is not known that there will be one. Else they are compiled beside those of the forward.
+  bool compile_backward_later = false;
 };
 
 /// Everything decided before data arrives: the lowered mask, one schedule per direction, the kernels. Built once and
@@ -70,6 +74,8 @@ class FLASHMASK_API Plan {
   Visit visit() const { return visit_; }
   const TileSchedule& schedule(Direction direction) const;
   const KernelInfo& kernel(Direction direction) const;
+  /// The kernels of a direction that were compiled for the problem's change of scores while the plan was made.
+  std::span<const CompiledKernel> compiled_kernels(Direction direction) const;
   /// The outcome of PlanOptions::reorder; nullptr where it was not requested.
   const Reordering* reordering() const { return reordering_.get(); }
 

@@ -609,6 +609,7 @@ typedef struct flashmask_plan_options {
   int32_t skip_query_gradient;         ///< nonzero: grad_q is never read, and may hold anything afterwards
   int32_t skip_key_gradients;          ///< nonzero: the same for grad_k and grad_v
   int64_t invariant;                   ///< nonzero: a document's results are the bits that it has alone (attention.h)
+  int64_t compile_backward_later;      ///< nonzero: kernels compiled for the backward wait for the first one
 } flashmask_plan_options;
 
 /// `options` NULL: all of them zero.
@@ -754,6 +755,21 @@ FLASHMASK_API void flashmask_plan_destroy(flashmask_plan* plan);
 
 /// `name` lives as long as the plan.
 FLASHMASK_API flashmask_status flashmask_plan_kernel(const flashmask_plan* plan, int32_t direction, const char** name);
+
+/// A kernel that was compiled for the problem's change of scores while a plan was made (compiled_kernels.h). Text lives
+/// as long as the plan.
+typedef struct flashmask_compiled_kernel {
+  uint64_t struct_size;
+  const char* name;      ///< such as sm80::column_kernel
+  const char* compiler;  ///< its name, version and file
+  int64_t origin;        ///< 0: it was compiled; 1: an earlier process had; 2: an earlier plan of this process had it
+  double seconds;        ///< until it could be launched
+  int64_t spilled;       ///< bytes of registers that a thread keeps in memory
+} flashmask_compiled_kernel;
+
+/// Gives the kernel of a direction with this index, counted from 0; NULL as `name` where there are no more.
+FLASHMASK_API flashmask_status flashmask_plan_compiled_kernel(const flashmask_plan* plan, int32_t direction,
+                                                              int64_t index, flashmask_compiled_kernel* kernel);
 
 /// The outcome of the option `reorder`; all zero where it was not requested. Arrays and text live as long as the plan.
 FLASHMASK_API flashmask_status flashmask_plan_reordering(const flashmask_plan* plan, flashmask_reordering_view* view);
@@ -904,6 +920,19 @@ FLASHMASK_API flashmask_status flashmask_kernel_get(int64_t index, flashmask_ker
 /// The kernel table as text, for people: for each device, direction and dtype the kernels that run on this machine, or
 /// why none does; with every_kernel != 0 each kernel by name. The text lives as long as the process.
 FLASHMASK_API flashmask_status flashmask_describe_kernels(int every_kernel, const char** text);
+
+/// Reads a change of scores as flashmask_problem has it: FLASHMASK_INVALID_ARGUMENT, and what is not understood and
+/// where, if it is none.
+FLASHMASK_API flashmask_status flashmask_score_check(const char* change);
+/// What a change of scores, or an expression, computes and what serves it, as text for people: score_report.h.
+/// `architecture` NULL: that of the first GPU here; compiles != 0: kernels are compiled to say what that takes. The
+/// text lives as long as the process.
+FLASHMASK_API flashmask_status flashmask_score_report(const char* change, const char* architecture, int64_t head_dim,
+                                                      int compiles, const char** text);
+/// The folder of compiled kernels and what is in it, as text for people, which lives as long as the process.
+FLASHMASK_API flashmask_status flashmask_describe_cached_kernels(const char** text);
+/// Removes all compiled kernels from their folder; `removed`: how many there were.
+FLASHMASK_API flashmask_status flashmask_clear_cached_kernels(int64_t* removed);
 
 /// Instruction sets that plans on this machine choose from, best first, such as "avx512 avx2 scalar"; the text lives as
 /// long as the process.

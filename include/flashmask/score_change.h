@@ -50,6 +50,8 @@ class FLASHMASK_API ScoreChange {
   explicit ScoreChange(const ScoreStep& step);
   /// Reads text(), spaces or not. Throws Status::invalid_argument with the part that is not understood.
   static ScoreChange parse(std::string_view text);
+  /// Whether a step has this name, such as softcap.
+  static bool is_step(std::string_view name);
 
   /// Does `next` to what `first` makes. Throws Status::invalid_argument where both add a bias, and for more than
   /// kMaxSteps steps.

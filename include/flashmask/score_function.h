@@ -100,7 +100,9 @@ class FLASHMASK_API ScoreFunction {
   static ScoreFunction parse(std::string_view text);
 
   /// The value as it is written; "$0 = …;" in front names a value that is used more than once.
-  std::string text() const;
+  std::string text() const { return text(value_); }
+  /// A node as it is written: value(), slope() or bias_slope().
+  std::string text(int node) const;
 
   /// All nodes, those of the value first, up to value().
   std::span<const ScoreNode> nodes() const { return nodes_; }

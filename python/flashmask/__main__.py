@@ -1,18 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m flashmask info` says what this build can do, `show` draws a mask, and `check` tests this machine."""
+"""`python -m flashmask info` says what this build can do, `show` draws a mask, and `check` tests this machine.
+
+`score` says what a change of scores computes and what serves it, `cache` lists the kernels that were compiled for them.
+"""
 
 from __future__ import annotations
 
 import argparse
 import ast
+import ctypes
 import inspect
 import json
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from flashmask import Mask, masks
+from flashmask._abi.library import call
 from flashmask._info import as_text, info
 
 _NO_FAMILIES = (
@@ -72,6 +79,15 @@ def _parser() -> argparse.ArgumentParser:
         "--report", metavar="FILE", help="check speed too, and write a JSON file to send: docs/machines.md"
     )
     check.set_defaults(run=_check)
+    score = commands.add_parser("score", help="what a change of scores computes, and what serves it")
+    score.add_argument("text", help='steps, such as "softcap(50) | alibi", or an expression, such as "mul(score, q)"')
+    score.add_argument("--arch", help="kind of GPU, such as sm_90, here or not; the first one here, if not given")
+    score.add_argument("--head-dim", type=int, default=64, metavar="N")
+    score.add_argument("--no-compile", action="store_true", help="do not compile kernels to say what that takes")
+    score.set_defaults(run=_score)
+    cache = commands.add_parser("cache", help="the kernels on disk that were compiled for changes of scores")
+    cache.add_argument("--clear", action="store_true", help="remove them")
+    cache.set_defaults(run=_cache)
     return parser
 
 
@@ -106,6 +122,31 @@ def _check(options: argparse.Namespace) -> int:
         _report.write(options.report, _report.report(verdicts, promises, options.device))
         print(_report.how_to_send(options.report))
     return 0 if _report.passes(verdicts, promises) else 1
+
+
+def _score(options: argparse.Namespace) -> str:
+    _find_nvrtc()
+    arch = None if options.arch is None else options.arch.encode()
+    told = ctypes.c_char_p()
+    call("score_report", options.text.encode(), arch, options.head_dim, not options.no_compile, ctypes.byref(told))
+    return (told.value or b"").decode().rstrip()
+
+
+def _cache(options: argparse.Namespace) -> str:
+    if options.clear:
+        removed = ctypes.c_int64()
+        call("clear_cached_kernels", ctypes.byref(removed))
+        return f"removed {removed.value} kernel{'s' * (removed.value != 1)}"
+    told = ctypes.c_char_p()
+    call("describe_cached_kernels", ctypes.byref(told))
+    return (told.value or b"").decode().rstrip()
+
+
+def _find_nvrtc() -> None:
+    """Names the NVRTC of PyTorch's wheels, which the library finds by itself where PyTorch is loaded."""
+    for folder in sys.path:
+        for found in sorted(Path(folder).glob("nvidia/c*/lib/libnvrtc.so.1[23]")):
+            os.environ.setdefault("FLASHMASK_NVRTC", str(found.parent))
 
 
 def _build(family: str, values: Sequence[str]) -> Mask:

@@ -14,6 +14,31 @@ FORMS = ("intervals", "bits")
 
 
 @dataclass(frozen=True)
+class CompiledKernel:
+    """A kernel that was compiled for a plan's change of scores."""
+
+    direction: str
+    """"forward" or "backward"."""
+    name: str
+    """Such as "sm80::column_kernel"."""
+    origin: str
+    """"compiler"; "disk" where an earlier process had compiled it; "memory" where an earlier plan had."""
+    seconds: float
+    """Until it could be launched: compiling or reading, and loading. 0 from memory."""
+    spilled_bytes: int
+    """Registers that a thread keeps in memory."""
+    compiler: str
+    """NVRTC's version and file."""
+
+    def __str__(self) -> str:
+        took = "" if self.origin == "memory" else f" in {self.seconds:.3g} s"
+        return (
+            f"{self.direction} {self.name} from {self.origin}{took}, {self.spilled_bytes} bytes spilled, "
+            f"{self.compiler}"
+        )
+
+
+@dataclass(frozen=True)
 class Explanation:
     """A mask's form and its costs. Counts are summed over batch entries and mask heads."""
 
@@ -39,6 +64,8 @@ class Explanation:
     schedule_bytes: int
     dense_bytes: int
     """Bytes of the boolean matrix that the mask replaces."""
+    compiled: tuple[CompiledKernel, ...] = ()
+    """Of a plan on a GPU: the kernels that were compiled for its change of scores while it was made."""
 
     @property
     def active_tiles(self) -> int:
@@ -66,6 +93,7 @@ class Explanation:
                 f"mask {human_bytes(self.mask_bytes)}, schedule {human_bytes(self.schedule_bytes)}; "
                 f"as booleans {human_bytes(self.dense_bytes)}",
             ),
+            *(("compiled", str(kernel)) for kernel in self.compiled),
         ]
         return "\n".join(f"{name:<10}  {text}" for name, text in lines)
 

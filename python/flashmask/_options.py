@@ -65,7 +65,7 @@ class PlanArguments(TypedDict, total=False):
     layout: Layout
     deterministic: bool
     invariant: bool
-    score: ScoreChange | None
+    score: ScoreChange | Callable[..., Any] | None
     softcap: float | None
     alibi: bool
     bias: bool
@@ -88,7 +88,7 @@ _ELSEWHERE = {
 _SAME = ({"dropout", "dropout_p"}, {"scale", "softmax_scale", "scaling"}, {"sinks", "s_aux"}, {"softcap", "logit_cap"})
 
 
-_WITH_FUNCTIONS = ("flashmask._attention", "flashmask._plans.plan")
+_WITH_FUNCTIONS = ("flashmask._attention", "flashmask._plans.plan", "flashmask._varlen", "flashmask.jax._attention")
 """Modules whose functions take changes of scores that are functions."""
 
 
@@ -129,7 +129,7 @@ def options_of(
     if "function(" in options.score.text and function.__module__ not in _WITH_FUNCTIONS:
         raise NotImplementedError(
             f"{function.__module__}.{function.__name__}() was given {options.score!r}; functions of scores, whose "
-            "places are those of one call on one device, are flashmask.attention's"
+            "places are those of one call on one device, are flashmask.attention's and varlen_attention's"
         )
     return options
 
@@ -167,7 +167,7 @@ def _score(score: object, keywords: Mapping[str, Any]) -> ScoreChange:
     if not isinstance(score, ScoreChange):
         raise TypeError(
             f"score is {described(score)}; expected a change of scores, such as flashmask.scores.softcap(50.0) | "
-            "flashmask.scores.alibi(slopes); a function is taken by flashmask.attention and flashmask.flex_attention"
+            "flashmask.scores.alibi(slopes); a function is taken by flashmask.attention, plan and varlen_attention"
         )
     if said is not UNCHANGED:
         raise ValueError(

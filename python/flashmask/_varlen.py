@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from flashmask._arguments import boolean, check_dense, described, is_tensor
 from flashmask._attention import chosen
 from flashmask._options import SharedArguments, options_of
 from flashmask._row_index_attention import window_sides
-from flashmask.scores import ScoreChange, check_shape
+from flashmask.scores import ScoreChange, check_shape, from_function
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -143,7 +144,8 @@ def varlen_attention(
         score: a change of scores, or its parts by keyword, as for flashmask.attention(). ALiBi counts the distance of a
             sequence's last query and its last key as 0. A bias has no batch: (1 or query heads, 1 or total queries,
             total keys), of which values between sequences are not used; so has a table by distance, which needs queries
-            and keys with the same lengths: one tensor for both cu_seqlens.
+            and keys with the same lengths: one tensor for both cu_seqlens. A function counts queries and keys through
+            all sequences, and its b is 0.
         invariant: give every sequence the bits that it has alone, as flashmask.attention() does. With dropout,
             sequences begin at multiples of 8.
         backend: "flashmask" or "cudnn", as for flashmask.attention(); None: automatic.
@@ -157,6 +159,9 @@ def varlen_attention(
     """
     _check_tensors(q, k, v, cu_seqlens_q, cu_seqlens_k)
     boolean("causal", causal)
+    is_function = callable(options.get("score"))
+    if is_function:
+        options["score"] = from_function(options["score"], q, k)
     bound = {"deterministic": deterministic, "scale": softmax_scale, "dropout": dropout_p}
     given = options_of(varlen_attention, options, SharedArguments, FLASH_NAMES, **bound)
 
@@ -168,7 +173,7 @@ def varlen_attention(
     rows = shared(_row_indices, (cu_seqlens_q, cu_seqlens_k), keys=k.shape[0], causal=causal, window_size=sides)
     # A sequence, and before it rows and keys that see and are seen by nothing.
     documents = 2 * cu_seqlens_q.shape[0] if given.invariant else 0
-    score = _score(given.score, q, k, cu_seqlens_q, cu_seqlens_k)
+    score = given.score if is_function else _score(given.score, q, k, cu_seqlens_q, cu_seqlens_k)
     call = call_of(given, rows, score, seed_offset=drawn_seed(given, q.device), most_documents=documents)
     if call.sinks is not None and call.sinks.ndim == 2:
         call = call._replace(sinks=call.sinks[None])
@@ -261,7 +266,7 @@ def _score(score: ScoreChange, q: Tensor, k: Tensor, cu_q: Tensor, cu_k: Tensor)
                 "in the whole call, as if each had as many queries as keys; where they do, pass one tensor for both"
             )
         check_shape(score.kind, values.shape, (None, q.shape[1], q.shape[0], k.shape[0]))
-        return ScoreChange(score.text, (values[None],), score.origin)
+        return replace(score, operands=(values[None],))
     return score
 
 

@@ -8,13 +8,14 @@ compile one for any other steps when a plan is made, by NVRTC.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
-from flashmask._arguments import described, integer
+from flashmask._abi.library import call
+from flashmask._arguments import choice, described, integer
 
-__all__ = ["ScoreChange", "alibi", "bias", "distance", "function", "multiply", "softcap"]
+__all__ = ["ScoreChange", "alibi", "bias", "distance", "from_function", "function", "multiply", "softcap"]
 
 OPERANDS = {
     "alibi": ("alibi_slopes", "query_positions", "key_positions"),
@@ -178,10 +179,14 @@ def function(text: str, *operands: Any, bias: Any = None, distance: Any = None, 
         bias: values as scores.bias takes them, with a gradient, where the text says bias.
         distance: a table as scores.distance takes it, with a gradient, where the text says distance.
         origin: the entry of distance 0.
+
+    Raises:
+        ValueError: the text is no expression; the message shows where. Or operands do not fit it.
     """
     if not isinstance(text, str):
         raise TypeError(f"text is {described(text)}; expected an expression, such as 'mul(score, score)'")
     change = ScoreChange(f"function({text})", reads=operands)
+    call("score_check", change.text.encode())
     given = {"bias": bias, "distance_bias": distance}
     for kind, value in given.items():
         if (value is not None) != (change.kind == kind):
@@ -193,6 +198,39 @@ def function(text: str, *operands: Any, bias: Any = None, distance: Any = None, 
     if not change.kind:
         return change
     return ScoreChange(change.text, (given[change.kind],), integer("origin", origin), operands)
+
+
+def from_function(
+    function: Callable[..., Any], q: Any, k: Any, *, layout: Literal["bshd", "bhsd"] = "bshd"
+) -> ScoreChange:
+    """Reads a function f(score, b, h, q_idx, kv_idx) of torch functions as a change for q and k of these shapes.
+
+    It is run once, on symbols in place of numbers. The result is text and tensors, which torch.compile, torch.export
+    and plan() take; attention(score=f) makes it by itself. What the function hides by -inf is computed all the same:
+    give such a part as the mask instead, by masks.from_mask_mod.
+
+    Args:
+        function: what scores become, as docs/scores.md describes.
+        q: (batch, query length, query heads, head dim), of which shape, dtype and device are read; without a batch,
+            (total queries, query heads, head dim), for varlen_attention.
+        k: (batch, key length, kv heads, head dim), or without a batch.
+        layout: "bhsd" for (batch, heads, sequence, head dim).
+
+    Raises:
+        NotImplementedError: it computes what is no function of one score; the message names it.
+    """
+    from flashmask._flex.with_functions import change_of, dtype_of
+
+    heads_first = choice("layout", layout, ("bshd", "bhsd")) == 1
+    shapes = [(*((1,) if len(each.shape) == 3 else ()), *each.shape) for each in (q, k)]
+    if any(len(shape) != 4 for shape in shapes):
+        raise ValueError(
+            f"q and k have shapes {list(q.shape)} and {list(k.shape)}; expected (batch, sequence, heads, dim)"
+        )
+    (batch, rows, heads, _), (_, columns, key_heads, _) = (
+        (shape[0], shape[2], shape[1], shape[3]) if heads_first else shape for shape in shapes
+    )
+    return change_of(function, (batch, heads, rows, columns), key_heads, getattr(q, "device", "cpu"), dtype_of(q))
 
 
 _softcap, _bias = softcap, bias  # whose names the keywords have

@@ -166,7 +166,8 @@ flashmask::PlanOptions flashmask::c_api::to_plan_options(const flashmask_plan_op
           .forward_tiles = to_tile_size(given.forward_tiles, "options.forward_tiles"),
           .backward_tiles = to_tile_size(given.backward_tiles, "options.backward_tiles"),
           .skip_query_gradient = given.skip_query_gradient != 0,
-          .skip_key_gradients = given.skip_key_gradients != 0};
+          .skip_key_gradients = given.skip_key_gradients != 0,
+          .compile_backward_later = given.compile_backward_later != 0};
 }
 
 flashmask_status flashmask_plan_create(const flashmask_mask* mask, const flashmask_problem* problem,
@@ -186,6 +187,23 @@ flashmask_status flashmask_plan_kernel(const flashmask_plan* plan, int32_t direc
   return guard([&] {
     require(name, "name");
     *name = require(plan, "plan").plan.kernel(to_direction(direction)).name.c_str();
+  });
+}
+
+flashmask_status flashmask_plan_compiled_kernel(const flashmask_plan* plan, int32_t direction, int64_t index,
+                                                flashmask_compiled_kernel* kernel) {
+  return guard([&] {
+    const auto all = require(plan, "plan").plan.compiled_kernels(to_direction(direction));
+    flashmask_compiled_kernel to{};
+    if (index >= 0 && index < std::ssize(all)) {
+      const flashmask::CompiledKernel& from = all[static_cast<std::size_t>(index)];
+      to.name = from.name.c_str();
+      to.compiler = from.compiler.c_str();
+      to.origin = static_cast<std::int64_t>(from.origin);
+      to.seconds = from.seconds;
+      to.spilled = from.spilled;
+    }
+    write_struct(to, kernel, "kernel");
   });
 }
 

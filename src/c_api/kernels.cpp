@@ -5,6 +5,8 @@
 #include <set>
 
 #include "c_api/sized_struct.h"
+#include "flashmask/compiled_kernels.h"
+#include "flashmask/score_report.h"
 #include "plan/registry.h"
 
 using flashmask::Error;
@@ -66,6 +68,28 @@ flashmask_status flashmask_kernel_get(int64_t index, flashmask_kernel_info* info
 
 flashmask_status flashmask_describe_kernels(int every_kernel, const char** text) {
   return guard([&] { require(text, "text") = keep(flashmask::describe_kernels(every_kernel != 0)); });
+}
+
+flashmask_status flashmask_score_check(const char* change) {
+  return guard([&] { flashmask::ScoreChange::parse(&require(change, "change")); });
+}
+
+flashmask_status flashmask_score_report(const char* change, const char* architecture, int64_t head_dim, int compiles,
+                                        const char** text) {
+  return guard([&] {
+    const flashmask::ScoreReport made = flashmask::report(
+        flashmask::read_score(&require(change, "change")),
+        {.architecture = architecture == nullptr ? "" : architecture, .head_dim = head_dim, .compiles = compiles != 0});
+    require(text, "text") = keep(to_string(made));
+  });
+}
+
+flashmask_status flashmask_describe_cached_kernels(const char** text) {
+  return guard([&] { require(text, "text") = keep(flashmask::describe_cached_kernels()); });
+}
+
+flashmask_status flashmask_clear_cached_kernels(int64_t* removed) {
+  return guard([&] { require(removed, "removed") = static_cast<std::int64_t>(flashmask::clear_cached_kernels()); });
 }
 
 flashmask_status flashmask_instruction_sets(const char** names) {

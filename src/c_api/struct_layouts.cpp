@@ -30,11 +30,11 @@ flashmask_status flashmask_struct_layouts(const char** text) {
               flashmask_explanation, flashmask_draw_options, flashmask_row_ranges_view, flashmask_nodes_view,
               flashmask_reordering_view, flashmask_partition_options, flashmask_partition_view, flashmask_tensor,
               flashmask_problem, flashmask_executor, flashmask_plan_options, flashmask_plan_place,
-              flashmask_device_mask, flashmask_token_numbers, flashmask_condition, flashmask_formula,
-              flashmask_execution, flashmask_forward_tensors, flashmask_backward_tensors, flashmask_tangent_tensors,
-              flashmask_kernel_info, flashmask_merge_tensors, flashmask_merge_gradients, flashmask_linear_problem,
-              flashmask_linear_plan_view, flashmask_linear_forward_tensors, flashmask_linear_backward_tensors,
-              flashmask_reference_linear_tensors, flashmask_reference_inputs>());
+              flashmask_device_mask, flashmask_compiled_kernel, flashmask_token_numbers, flashmask_condition,
+              flashmask_formula, flashmask_execution, flashmask_forward_tensors, flashmask_backward_tensors,
+              flashmask_tangent_tensors, flashmask_kernel_info, flashmask_merge_tensors, flashmask_merge_gradients,
+              flashmask_linear_problem, flashmask_linear_plan_view, flashmask_linear_forward_tensors,
+              flashmask_linear_backward_tensors, flashmask_reference_linear_tensors, flashmask_reference_inputs>());
     flashmask::c_api::require(text, "text") = all.c_str();
   });
 }

@@ -338,7 +338,7 @@ class BackwardKernel {
         ds.v[r][v] = Isa::sub(grad_p, delta);
       });
     });
-    if (change_.has_bias_slopes()) multiply(plain[0], bias_slopes[0], Rows * kPanel<Isa>);
+    if (change_.has_bias_slopes()) follow(plain[0], bias_slopes[0], Rows * kPanel<Isa>);
     if (change_.adds())
       store_bias_gradient<Rows>(task, head, tile, panel, q0, ds, change_.has_slopes() ? plain : softmax);
     unrolled<Rows>([&](auto r) FLASHMASK_INLINE_LAMBDA {
@@ -394,8 +394,12 @@ class BackwardKernel {
     });
   }
 
-  static FLASHMASK_INLINE void multiply(float* x, const float* factors, int count) {
-    for (int i = 0; i < count; i += Isa::lanes) Isa::store(x + i, Isa::mul(Isa::load(x + i), Isa::load(factors + i)));
+  /// Multiplies P by slopes; one that is not finite is of no consequence where P is 0.
+  static FLASHMASK_INLINE void follow(float* p, const float* slopes, int count) {
+    for (int i = 0; i < count; i += Isa::lanes) Isa::store(p + i, followed(Isa::load(p + i), slopes + i));
+  }
+  static FLASHMASK_INLINE Vec followed(Vec p, const float* slopes) {
+    return Isa::select(Isa::greater(p, Isa::broadcast(0.0f)), Isa::mul(p, Isa::load(slopes)), p);
   }
 
   /// Turns scores into P in place. `softmax` also gets it, or P times what it holds where that is slopes; then `plain`
@@ -415,9 +419,7 @@ class BackwardKernel {
               bits_[panel / kHalfPanels].word[q0 + r] >> (panel % kHalfPanels * kPanel<Isa> + v * Isa::lanes), x,
               Isa::broadcast(0.0f));
         if constexpr (Slopes) Isa::store(plain[r] + v * Isa::lanes, x);
-        // A slope that is not finite is of no consequence where P is 0.
-        Isa::store(kept,
-                   Slopes ? Isa::select(Isa::greater(x, Isa::broadcast(0.0f)), Isa::mul(x, Isa::load(kept)), x) : x);
+        Isa::store(kept, Slopes ? followed(x, kept) : x);
         if constexpr (Dropout) x = Isa::select(kept_bits(panel, q0 + r, v), x, Isa::broadcast(0.0f));
         p.v[r][v] = x;
       });

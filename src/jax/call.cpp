@@ -135,6 +135,8 @@ Call read_call(Frame& frame, Device device) {
   read("has_key_positions", call.alibi.key_positions);
   read("has_bias", call.bias.values);
   call.bias.origin = frame.integer("distance_origin");
+  for (std::size_t i = 0; i < call.operands.size(); ++i)
+    read(("has_operand" + std::to_string(i)).c_str(), call.operands[i]);
   if (frame.flag("has_plan")) call.plan = bytes_of(frame.next_operand(), 1);
   return call;
 }
@@ -160,7 +162,15 @@ Call read_plan_call(Frame& frame, Device device) {
 ForwardTensors forward_tensors(const Call& call, Frame& frame) {
   const TensorView o = call.next_result(frame);
   const TensorView lse = contiguous_view(frame.next_result(), call.device);
-  return {call.q, call.k, call.v, o, lse, call.sinks, call.alibi, call.bias};
+  return {.q = call.q,
+          .k = call.k,
+          .v = call.v,
+          .o = o,
+          .lse = lse,
+          .sinks = call.sinks,
+          .alibi = call.alibi,
+          .bias = call.bias,
+          .operands = call.operands};
 }
 
 BackwardTensors backward_tensors(const Call& call, Frame& frame) {
@@ -173,6 +183,7 @@ BackwardTensors backward_tensors(const Call& call, Frame& frame) {
   if (differentiates_sinks || call.double_precision) tensors.sinks = call.sinks;
   tensors.alibi = call.alibi;
   tensors.bias = call.bias;
+  tensors.operands = call.operands;
   tensors.o = call.next_operand(frame);
   tensors.lse = contiguous_view(frame.next_operand(), call.device);
   tensors.grad_o = call.next_operand(frame);

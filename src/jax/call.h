@@ -48,13 +48,15 @@ struct Call {
   TensorView sinks = {};
   AlibiTensors alibi = {};
   BiasTensor bias = {};
+  ScoreOperands operands = {};
   std::span<std::byte> plan = {};  ///< on a GPU: memory that a call of plan() filled; empty: there is none
 
   TensorView view(const XLA_FFI_Buffer& buffer) const;
 };
 
 /// Reads a forward or a backward. Operands come in this order: q, k, v, then those that are given of mask, dropout
-/// words, sinks, ALiBi's slopes, positions of queries and of keys, a bias or a table by distance, and plan.
+/// words, sinks, ALiBi's slopes, positions of queries and of keys, a bias or a table by distance, the operands of a
+/// function of scores, and plan.
 Call read_call(Frame& frame, Device device);
 
 /// Reads a call of plan(), whose operand is the mask and whose attributes say the problem.

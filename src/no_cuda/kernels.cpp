@@ -3,9 +3,11 @@
 
 #include "flashmask/error.h"
 #include "mask/formula/formula.h"
+#include "plan/compile_kernels.h"
 #include "plan/copy_to_host.h"
 #include "plan/device_plan.h"
 #include "plan/gather.h"
+#include "plan/kernel.h"
 #include "plan/merge.h"
 #include "plan/table_entry.h"
 
@@ -36,6 +38,10 @@ DevicePlan make_device_plan(const DeviceSource&, const std::vector<MapRequest>&,
 
 std::size_t formula_workspace(const Formula&) { refuse(); }
 void find_ranges_on_gpu(const Formula&, std::int32_t*, std::int32_t*, void*, Device, void*) { refuse(); }
+
+std::vector<CompiledKernel> compile_kernels(std::span<const Kernel* const>, const Problem&, void*) { refuse(); }
+std::vector<CompiledKernel> try_to_compile(std::span<const Kernel* const>, const Problem&, const GpuKind&) { refuse(); }
+GpuKind first_gpu() { return {}; }
 
 std::uint64_t stream_capture(Device, void*) { refuse(); }
 

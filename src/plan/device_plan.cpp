@@ -80,13 +80,18 @@ struct Selection {
     backward.tiles = options.backward_tiles;
     backward.query_gradient = !options.skip_query_gradient;
     backward.key_gradients = !options.skip_key_gradients;
+    backward.compiles_later = options.compile_backward_later;
     if (backward.kernel != nullptr) check_tiles(*backward.kernel, backward.tiles);
     if (backward.kernel == nullptr) backward.refusal = no_kernel(request(Direction::backward));
   }
 
-  void prepare(const Problem& problem, void* stream) const {
-    forward.kernel->prepare(problem, stream);
-    if (backward.kernel != nullptr) backward.kernel->prepare(problem, stream);
+  /// Has the kernels compiled that the problem's change of scores needs.
+  void compile(const Problem& problem, void* stream) {
+    if (problem.change.is_cap_and_bias()) return;
+    std::vector<const Kernel*> kernels{forward.kernel};
+    if (backward.kernel != nullptr && !backward.compiles_later) kernels.push_back(backward.kernel);
+    for (CompiledKernel& made : compile_kernels(kernels, problem, stream))
+      (made.direction == Direction::forward ? forward : backward).compiled.push_back(std::move(made));
   }
 
   /// Returns the maps that both kernels ask for.
@@ -105,10 +110,10 @@ std::size_t bytes_of(const Source& mask, const Problem& problem, const PlanOptio
 template <class Source>
 Plan make_plan(const Source& mask, const Problem& problem, const PlanPlace& place, const PlanOptions& options,
                const std::shared_ptr<const Reordering>& reordering = nullptr) {
-  const Selection kernels(facts_of(mask), problem, options);
+  Selection kernels(facts_of(mask), problem, options);
   const std::vector<MapRequest> maps = kernels.maps();
   check_place(place, device_plan_bytes(&mask, maps));
-  kernels.prepare(problem, place.stream);
+  kernels.compile(problem, place.stream);
   return PlanAccess::on_device(problem, options.visit, kernels.forward, kernels.backward,
                                make_device_plan(&mask, maps, problem.device, place), reordering);
 }
@@ -249,11 +254,8 @@ class InvariantPlan {
  public:
   template <class Source>
   InvariantPlan(const Source& mask, const Facts& facts, const Problem& problem, const PlanOptions& options)
-      : problem_(problem), visit_(options.visit) {
-    check_moved("invariant", problem);
-    const Selection kernels(facts, problem, options);
-    for (const PlanAccess::Choice* choice : {&kernels.forward, &kernels.backward}) {
-      choices_.push_back(*choice);
+      : problem_(problem), visit_(options.visit), kernels_(selected(facts, problem, options)) {
+    for (const PlanAccess::Choice* choice : {&kernels_.forward, &kernels_.backward}) {
       if (choice->kernel == nullptr) continue;
       if (!parts_.empty() && parts_[0]->serves(*choice->kernel)) {
         parts_[0]->add(*choice, problem.query_length);
@@ -271,20 +273,25 @@ class InvariantPlan {
 
   Plan make(PlanPlace place) {
     check_place(place, bytes());
-    for (const PlanAccess::Choice& choice : choices_)
-      if (choice.kernel != nullptr) choice.kernel->prepare(problem_, place.stream);
+    kernels_.compile(problem_, place.stream);
+    PlanAccess::Choice* const choices[] = {&kernels_.forward, &kernels_.backward};
     std::shared_ptr<const Plan> in_places;
-    for (std::size_t i = 0; i < choices_.size(); ++i) {
+    for (std::size_t i = 0; i < std::size(choices); ++i) {
       if (i < parts_.size()) in_places = parts_[i]->make(place, visit_);
-      if (choices_[i].kernel != nullptr) choices_[i].in_places = in_places;
+      if (choices[i]->kernel != nullptr) choices[i]->in_places = in_places;
     }
-    return PlanAccess::on_device(problem_, visit_, choices_[0], choices_[1], {}, nullptr);
+    return PlanAccess::on_device(problem_, visit_, kernels_.forward, kernels_.backward, {}, nullptr);
   }
 
  private:
+  static Selection selected(const Facts& facts, const Problem& problem, const PlanOptions& options) {
+    check_moved("invariant", problem);
+    return {facts, problem, options};
+  }
+
   Problem problem_;
   Visit visit_;
-  std::vector<PlanAccess::Choice> choices_;                   // forward, backward
+  Selection kernels_;
   std::vector<std::unique_ptr<PlacedPlan<PlacesOf>>> parts_;  // of the forward, and of the backward if it is another
 };
 

@@ -11,6 +11,7 @@
 #include "base/tile_shape.h"
 #include "flashmask/attention.h"
 #include "flashmask/kernels.h"
+#include "plan/compile_kernels.h"
 #include "plan/device_plan.h"
 #include "plan/dropout.h"
 #include "plan/table_entry.h"
@@ -43,6 +44,14 @@ struct SmallTiles {
   }
 };
 
+/// A kind of GPU, whether there is one here or not.
+struct GpuKind {
+  std::string architecture;  ///< such as sm_90
+  ComputeCapability capability;
+  std::size_t block_shared_bytes;  ///< the most shared memory of a block
+  std::size_t shared_bytes;        ///< shared memory of a multiprocessor
+};
+
 /// An entry of the kernel table for attention.
 class Kernel : public TableEntry {
  public:
@@ -53,6 +62,8 @@ class Kernel : public TableEntry {
   std::string refusal() const override = 0;  // beside the others of its name, which it would hide
   /// Returns why it cannot run on one device of its kind; empty if it can, or if the machine has no such device.
   virtual std::string refusal(Device) const { return ""; }
+  /// Returns why it cannot run on GPUs of a kind; empty if it can.
+  virtual std::string refusal(const GpuKind&) const { return "it runs on a CPU"; }
   /// Returns why it cannot serve a problem, beyond what KernelInfo says; empty if it can.
   virtual std::string refusal(const Problem&) const { return ""; }
   /// Measures the peak rate of the instructions that its products consist of, in operations per second.
@@ -62,11 +73,11 @@ class Kernel : public TableEntry {
   virtual std::optional<SmallTiles> small_tiles() const { return {}; }
   /// Whether it finds the tokens of a tile by units (DevicePlan), so that none have to be gathered in places.
   virtual bool reads_units() const { return false; }
-  /// Returns a sentence if it would serve a problem, and the machine lacks the compiler that prepare() takes.
+  /// Returns a sentence if it would serve a problem, and the machine lacks the compiler that compiled_code() takes.
   virtual std::string lacks(const Problem&) const { return ""; }
-  /// Makes what launches for a problem need beside the plan, so that none of them has to wait: kernels that are
-  /// compiled for its change of scores. `stream`: that of the plan.
-  virtual void prepare(const Problem&, void* /*stream*/) const {}
+  /// Returns what is compiled for a problem's change of scores, on a GPU whose blocks have so much shared memory: plans
+  /// have it compiled, so that no launch has to wait.
+  virtual std::vector<KernelCode> compiled_code(const Problem&, std::size_t /*block_bytes*/) const { return {}; }
   /// Returns the maps of tiles that a GPU kernel reads; CPU kernels walk the schedule in tiles of info().
   virtual std::vector<MapRequest> maps() const { return {}; }
 

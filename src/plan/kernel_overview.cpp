@@ -3,9 +3,12 @@
 
 #include <algorithm>
 #include <array>
+#include <ctime>
 #include <map>
 #include <tuple>
 
+#include "base/checks.h"
+#include "flashmask/compiled_kernels.h"
 #include "flashmask/linear_attention.h"
 
 namespace flashmask {
@@ -102,7 +105,27 @@ std::string linear_list() {
   return aligned(lines);
 }
 
+/// A moment in local time, such as 2026-11-28 14:05.
+std::string date_of(std::int64_t seconds) {
+  const auto time = static_cast<std::time_t>(seconds);
+  std::tm local{};
+  char text[32];
+  localtime_r(&time, &local);
+  return {text, std::strftime(text, sizeof(text), "%Y-%m-%d %H:%M", &local)};
+}
+
 }  // namespace
+
+std::string describe_cached_kernels() {
+  const std::string folder = kernel_cache_folder(), refusal = kernel_cache_refusal();
+  if (!refusal.empty()) return (folder.empty() ? "" : folder + ": ") + "no kernels are kept: " + refusal + "\n";
+  std::vector<std::array<std::string, 6>> lines = {{"kernel", "GPU", "bytes", "spilled", "made", "for"}};
+  const std::vector<CachedKernel> kernels = cached_kernels();
+  for (const CachedKernel& kernel : kernels)
+    lines.push_back({kernel.name, kernel.architecture, grouped(static_cast<std::int64_t>(kernel.bytes)),
+                     std::to_string(kernel.spilled), date_of(kernel.made), kernel.change});
+  return folder + ": " + counted(kernels.size(), "kernel") + "\n" + (kernels.empty() ? "" : "\n" + aligned(lines));
+}
 
 std::string kernel_overview(const std::vector<KernelOnMachine>& kernels) {
   std::map<std::tuple<DeviceType, Direction, DType>, Group> groups;

@@ -113,6 +113,8 @@ void Plan::place(TileShape forward, TileShape backward, Executor& executor) {
 
 const KernelInfo& Plan::kernel(Direction direction) const { return choice(direction).kernel->info(); }
 
+std::span<const CompiledKernel> Plan::compiled_kernels(Direction direction) const { return choice(direction).compiled; }
+
 std::size_t Plan::workspace_bytes(Direction direction, int workers) const {
   const Choice& choice = this->choice(direction);
   if (problem_.query_heads == 0) return 0;

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "flashmask/attention.h"
 #include "flashmask/reorder.h"
@@ -24,6 +25,8 @@ struct Plan::Choice {
   TileSize tiles = TileSize::automatic;
   bool query_gradient = true;  ///< whether grad_q is wanted; backward only
   bool key_gradients = true;
+  bool compiles_later = false;  ///< PlanOptions::compile_backward_later; backward only
+  std::vector<CompiledKernel> compiled = {};
   /// The plan that the kernel runs under, whose tokens lie in places; nullptr: its own plan.
   std::shared_ptr<const Plan> in_places = nullptr;
 };

@@ -82,14 +82,19 @@ std::string machine_refusal(const Kernel& kernel, const std::string& prefix) {
   return reason.empty() && !named ? kernel.reservation() : reason;
 }
 
-/// Returns the first reason: what an entry is for, then its sizes and features, then the machine, and last what only
-/// the entry knows.
-std::string refusal(const Kernel& kernel, const KernelRequest& request) {
+/// Returns the first reason: what an entry is for, then its sizes and features.
+std::string request_refusal(const Kernel& kernel, const KernelRequest& request) {
   const KernelInfo& info = kernel.info();
   std::string reason = form_refusal(info, request.problem, request.form);
   if (reason.empty()) reason = size_refusal(info, request.problem);
   if (reason.empty()) reason = feature_refusal(info, all_needed(request));
   if (reason.empty()) reason = block_refusal(kernel, request.block);
+  return reason;
+}
+
+/// Returns the first reason: what request_refusal() says, then the machine, and last what only the entry knows.
+std::string refusal(const Kernel& kernel, const KernelRequest& request) {
+  std::string reason = request_refusal(kernel, request);
   if (reason.empty()) reason = machine_refusal(kernel, prefix_of(request));
   if (reason.empty()) reason = kernel.refusal(request.problem);
   if (reason.empty()) reason = kernel.lacks(request.problem);
@@ -168,6 +173,16 @@ const Kernel* find_kernel(const KernelRequest& request) {
     if (info.direction == request.direction && info.name.starts_with(prefix) && refusal(*kernel, request).empty())
       return kernel;
   }
+  return nullptr;
+}
+
+const Kernel* find_kernel(const KernelRequest& request, const GpuKind& kind) {
+  const std::string prefix = prefix_of(request);
+  for (const Kernel* kernel : kernel_table())
+    if (kernel->info().direction == request.direction && kernel->info().name.starts_with(prefix) &&
+        request_refusal(*kernel, request).empty() && kernel->refusal(kind).empty() &&
+        kernel->refusal(request.problem).empty())
+      return kernel;
   return nullptr;
 }
 

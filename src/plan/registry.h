@@ -26,6 +26,8 @@ struct KernelRequest {
 
 /// Returns the first entry that serves the problem; nullptr if none does.
 const Kernel* find_kernel(const KernelRequest& request);
+/// Returns the first entry that serves the problem, which is on a GPU, on GPUs of a kind, whatever this machine has.
+const Kernel* find_kernel(const KernelRequest& request, const GpuKind& kind);
 /// Returns why none does, with the refusal of every candidate.
 std::string no_kernel(const KernelRequest& request);
 /// Returns find_kernel(), or throws Status::unsupported with no_kernel().

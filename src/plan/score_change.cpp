@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "flashmask/score_change.h"
 
+#include <algorithm>
 #include <cmath>
 #include <locale>
 #include <optional>
@@ -51,8 +52,9 @@ std::string text_of(const ScoreStep& step) {
 }
 
 std::string_view trimmed(std::string_view text) {
-  const std::size_t begin = text.find_first_not_of(' ');
-  return begin == std::string_view::npos ? "" : text.substr(begin, text.find_last_not_of(' ') + 1 - begin);
+  constexpr std::string_view kSpaces = " \t\r\n";
+  const std::size_t begin = text.find_first_not_of(kSpaces);
+  return begin == std::string_view::npos ? "" : text.substr(begin, text.find_last_not_of(kSpaces) + 1 - begin);
 }
 
 /// Reads a number in brackets; a program's locale has no say in how it is written.
@@ -126,6 +128,10 @@ ScoreChange ScoreChange::parse(std::string_view text) {
     if (trimmed(text).empty()) refuse("score: nothing follows the last \"|\"; expected another step");
   }
   return change;
+}
+
+bool ScoreChange::is_step(std::string_view name) {
+  return std::ranges::find(kNames, name, &Name::name) != std::end(kNames);
 }
 
 /// Makes one function of all steps and another one.

@@ -10,16 +10,29 @@
 #include <sstream>
 
 #include "base/checks.h"
+#include "flashmask/error.h"
 #include "plan/score_function_builder.h"
 #include "plan/score_function_ops.h"
 
 namespace flashmask {
 namespace {
 
+bool is_space(char c) { return std::isspace(static_cast<unsigned char>(c)) != 0; }
+
+/// Returns the part of a text around a character, and a line below it with a caret under the character.
+std::string pointed_at(std::string_view text, std::size_t at) {
+  constexpr std::size_t kBefore = 50, kAfter = 30;
+  const std::size_t begin = at > kBefore ? at - kBefore : 0;
+  const std::string left = begin > 0 ? "  …" : "  ", right = at + kAfter < text.size() ? "…" : "";
+  std::string shown(text.substr(begin, at + kAfter - begin));
+  std::ranges::replace_if(shown, is_space, ' ');
+  return "\n" + left + shown + right + "\n" + std::string(at - begin + (begin > 0 ? 3 : 2), ' ') + "^";
+}
+
 /// Reads the text of a function into a builder, from left to right.
 class Parser {
  public:
-  explicit Parser(std::string_view text) : rest_(text) {}
+  explicit Parser(std::string_view text) : text_(text), rest_(text) {}
 
   ScoreFunction function() {
     while (peek() == '$' && rest_.find(';') != std::string_view::npos && defines()) define();
@@ -32,12 +45,15 @@ class Parser {
   /// How deep calls may be nested, so that no text exhausts the stack.
   static constexpr int kDeepest = 256;
 
-  [[noreturn]] void fail(const std::string& what) const {
-    refuse("score: function(…) is not understood at \"" + std::string(rest_.substr(0, 40)) + "\": " + what);
+  std::size_t place() const { return text_.size() - rest_.size(); }
+  [[noreturn]] void fail(const std::string& what, std::size_t at) const {
+    refuse("score: a function is not understood at character " + std::to_string(at + 1) + ": " + what +
+           pointed_at(text_, at));
   }
+  [[noreturn]] void fail(const std::string& what) const { fail(what, place()); }
 
   char peek() {
-    while (!rest_.empty() && rest_.front() == ' ') rest_.remove_prefix(1);
+    while (!rest_.empty() && is_space(rest_.front())) rest_.remove_prefix(1);
     return rest_.empty() ? '\0' : rest_.front();
   }
   bool take(char wanted) {
@@ -68,27 +84,26 @@ class Parser {
     return equals != std::string_view::npos && rest_[equals] == '=';
   }
   void define() {
+    const std::size_t begin = place();
     const std::string named = name();
     expect('=');
     const int value = expression();
     expect(';');
-    if (!names_.emplace(named, value).second) fail(named + " has a value already");
+    if (!names_.emplace(named, value).second) fail(named + " has a value already", begin);
   }
 
   int expression() {
     const char first = peek();
     if (first == '-' || first == '.' || std::isdigit(static_cast<unsigned char>(first)) != 0) return number();
-    const std::string_view before = rest_;
+    const std::size_t begin = place();
     const std::string named = name();
     if (const auto found = names_.find(named); found != names_.end()) return found->second;
     if (named == "inf") return make_.number(HUGE_VAL);
+    if (first == '$') fail(named + " has no value; write " + named + " = …; ahead of what uses it", begin);
     const ScoreOperation* const operation = operation_named(named);
-    if (operation == nullptr) {
-      rest_ = before;
-      fail("expected a number, " + all_operations());
-    }
-    if (++depth_ > kDeepest) fail("it is nested more than " + std::to_string(kDeepest) + " deep");
-    const int made = operation->op == ScoreOp::read ? read() : call(*operation);
+    if (operation == nullptr) fail("expected a number, " + all_operations(), begin);
+    if (++depth_ > kDeepest) fail("it is nested more than " + std::to_string(kDeepest) + " deep", begin);
+    const int made = operation->op == ScoreOp::read ? read() : call(*operation, begin);
     --depth_;
     return made;
   }
@@ -98,15 +113,14 @@ class Parser {
       rest_.remove_prefix(4);
       return make_.number(-HUGE_VAL);
     }
-    const std::string_view before = rest_;
+    const std::size_t begin = place();
     std::istringstream digits{word([](char c) {
       return std::isdigit(static_cast<unsigned char>(c)) != 0 || c == '.' || c == 'e' || c == '-' || c == '+';
     })};
     digits.imbue(std::locale::classic());
     double value = 0;
     if (digits >> value && digits.peek() == std::istringstream::traits_type::eof()) return make_.number(value);
-    rest_ = before;
-    fail("expected a number");
+    fail("expected a number", begin);
   }
 
   std::vector<int> arguments() {
@@ -117,26 +131,41 @@ class Parser {
     return found;
   }
 
-  int call(const ScoreOperation& operation) {
+  /// `begin`: where the operation's name stands.
+  int call(const ScoreOperation& operation, std::size_t begin) {
     if (operation.count == 0) return make_.leaf(operation.op);
     expect('(');
     const std::vector<int> args = arguments();
     if (std::ssize(args) != operation.count)
       fail(operation.name + std::string(" takes ") + counted(operation.count, "argument") + ", and has " +
-           std::to_string(args.size()));
-    return make_.node(operation.op, args);
+               std::to_string(args.size()),
+           begin);
+    return at(begin, [&] { return make_.node(operation.op, args); });
   }
 
   int read() {
     expect('(');
     peek();
+    const std::size_t begin = place();
     const std::string operand = word([](char c) { return std::isdigit(static_cast<unsigned char>(c)) != 0; });
     if (operand.size() != 1 || operand[0] - '0' >= ScoreFunction::kMaxOperands)
-      fail("expected the number of an operand, 0 to " + std::to_string(ScoreFunction::kMaxOperands - 1));
+      fail("expected the number of an operand, 0 to " + std::to_string(ScoreFunction::kMaxOperands - 1), begin);
     expect(',');
-    return make_.read(operand[0] - '0', arguments());
+    const std::vector<int> indices = arguments();
+    return at(begin, [&] { return make_.read(operand[0] - '0', indices); });
   }
 
+  /// Returns make(), whose refusals are of what stands at `begin`.
+  template <class Make>
+  int at(std::size_t begin, const Make& make) {
+    try {
+      return make();
+    } catch (const Error& error) {
+      throw Error(error.status(), error.what() + pointed_at(text_, begin));
+    }
+  }
+
+  const std::string_view text_;
   std::string_view rest_;
   ScoreFunctionBuilder make_;
   std::map<std::string, int> names_;
@@ -225,10 +254,15 @@ Dual computed(const ScoreNode& node, const Dual (&x)[4], double score, const Sco
 /// that equal functions have equal text however they were made.
 class Writer {
  public:
-  explicit Writer(std::span<const ScoreNode> nodes)
-      : nodes_(nodes), uses_(nodes.size()), seen_(nodes.size()), names_(nodes.size()) {
-    for (const ScoreNode& node : nodes)
-      for (int i = 0; i < node.count; ++i) ++uses_[index(node, i)];
+  /// Writes the value of node `at`.
+  Writer(std::span<const ScoreNode> nodes, int at)
+      : nodes_(nodes.first(static_cast<std::size_t>(at) + 1)),
+        uses_(nodes_.size()),
+        seen_(nodes_.size()),
+        names_(nodes_.size()) {
+    uses_.back() = 1;
+    for (std::size_t i = nodes_.size(); i-- > 0;)  // behind its arguments
+      for (int a = 0; uses_[i] > 0 && a < nodes_[i].count; ++a) ++uses_[index(nodes_[i], a)];
   }
 
   std::string text() {
@@ -274,9 +308,7 @@ class Writer {
 
 ScoreFunction ScoreFunction::parse(std::string_view text) { return Parser(text).function(); }
 
-std::string ScoreFunction::text() const {
-  return Writer(std::span(nodes_).first(static_cast<std::size_t>(value_) + 1)).text();
-}
+std::string ScoreFunction::text(int node) const { return Writer(nodes_, node).text(); }
 
 bool ScoreFunction::uses(ScoreOp op) const {
   return std::ranges::any_of(nodes_, [&](const ScoreNode& node) { return node.op == op; });

@@ -294,6 +294,7 @@ Gradients backward(const Problem& p, const Mask& mask, const Inputs& in, std::sp
     const std::vector<double> changed = grad_changed_scores(at, in, row, grad_o, grad_lse);
     const std::int64_t q = at.query(p.head_dim), go = at.query(p.value_dim);
     for (std::int64_t j : seen) {
+      if (row.p[j] == 0) continue;  // hidden by a score of −∞, whose slopes need not be finite
       const std::int64_t k = at.key(j, p.head_dim), v = at.key(j, p.value_dim);
       const double ds = scale * (changed[j] * row.slopes[j]);
       add_scaled(&grad.q[q], ds, &in.k[k], p.head_dim);

@@ -455,6 +455,10 @@ TEST(PlanHandle, RefusesNullAndUnknownDirections) {
   expect_refused(flashmask_plan_create(mask.get(), &kProblem, nullptr, nullptr), FLASHMASK_INVALID_ARGUMENT,
                  "plan is NULL");
   expect_refused(flashmask_plan_kernel(nullptr, 0, &name), FLASHMASK_INVALID_ARGUMENT, "plan is NULL");
+  flashmask_compiled_kernel compiled{.struct_size = sizeof(compiled)};
+  compiled.name = "none";
+  ASSERT_EQ(flashmask_plan_compiled_kernel(plan.get(), FLASHMASK_FORWARD, 0, &compiled), FLASHMASK_OK);
+  EXPECT_EQ(compiled.name, nullptr) << "a CPU's plan compiles nothing";
   expect_refused(flashmask_plan_kernel(plan.get(), 2, &name), FLASHMASK_INVALID_ARGUMENT, "direction is 2");
   expect_refused(flashmask_plan_workspace(plan.get(), 0, 1, nullptr), FLASHMASK_INVALID_ARGUMENT, "bytes is NULL");
   expect_refused(flashmask_plan_workspace(nullptr, 0, 1, &bytes), FLASHMASK_INVALID_ARGUMENT, "plan is NULL");

@@ -73,5 +73,16 @@ TEST(InstructionSets, AreThoseOfTheMachine) {
   expect_refused(flashmask_instruction_sets(nullptr), FLASHMASK_INVALID_ARGUMENT, "names is NULL");
 }
 
+TEST(CApi, ReadsAndReportsChangesOfScores) {
+  EXPECT_EQ(flashmask_score_check("softcap(50) | function(mul(score, score))"), FLASHMASK_OK);
+  expect_refused(flashmask_score_check("function(mul(score, none))"), FLASHMASK_INVALID_ARGUMENT,
+                 "at character 12: expected a number");
+  expect_refused(flashmask_score_check(nullptr), FLASHMASK_INVALID_ARGUMENT, "change is NULL");
+  const char* text = nullptr;
+  ASSERT_EQ(flashmask_score_report("mul(score, score)", nullptr, 64, 0, &text), FLASHMASK_OK);
+  EXPECT_NE(std::string(text).find("function(mul(score, score))"), std::string::npos) << text;
+  expect_refused(flashmask_score_report("score", "sm_1", 64, 0, &text), FLASHMASK_INVALID_ARGUMENT, "sm_80");
+}
+
 }  // namespace
 }  // namespace flashmask::c_api

@@ -19,7 +19,7 @@ namespace fs = std::filesystem;
 TEST(Command, HelpAndVersionAreNoErrors) {
   const Outcome help = command({"--help"});
   EXPECT_EQ(help.status, 0);
-  for (const char* name : {"attend", "show", "check", "partition", "info"}) {
+  for (const char* name : {"attend", "show", "check", "partition", "score", "cache", "info"}) {
     EXPECT_NE(help.out.find(name), std::string::npos);
     EXPECT_EQ(command({name, "--help"}).status, 0);
   }
@@ -27,7 +27,7 @@ TEST(Command, HelpAndVersionAreNoErrors) {
 }
 
 TEST(Command, RefusesWhatItDoesNotKnow) {
-  expect_refused({}, "give one of attend, show, check, partition, info");
+  expect_refused({}, "give one of attend, show, check, partition, score, cache, info");
   expect_refused({"shwo"}, "did you mean show?");
   expect_refused({"show"}, "give a mask family");
   expect_refused({"show", "casual"}, "did you mean causal?");

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <thread>
@@ -123,7 +124,7 @@ TEST(KernelCache, IsWhereTheEnvironmentSays) {
     setenv("FLASHMASK_CACHE", own, 1);
     setenv("XDG_CACHE_HOME", all, 1);
     setenv("HOME", home, 1);
-    return cache_folder();
+    return kernel_cache_folder();
   };
   const std::string home = std::getenv("HOME") == nullptr ? "" : std::getenv("HOME");
   EXPECT_EQ(with("/x/y", "/z", "/h"), "/x/y");
@@ -135,6 +136,36 @@ TEST(KernelCache, IsWhereTheEnvironmentSays) {
   unsetenv("XDG_CACHE_HOME");
 }
 
+TEST(KernelCache, ListsItsKernelsAndRemovesThem) {
+  const Folder folder;
+  const Cache cache(folder.cache());
+  const Job job{.text = "#include \"a.cuh\"\nnamespace flashmask::cuda {\nstruct Change {\n};\n}\n",
+                .kernel = "flashmask::cuda::sm80::column_kernel<Shape<64> >",
+                .architecture = "sm_90"};
+  Code code = kCode;
+  code.made_for = "bias | softcap(3)";
+  cache.put(cache_key(job, "13.0, 5 bytes", 17), code);
+  { const Cache::Lock lock(cache, "key"); }
+  std::ofstream(folder.cache() + "/notes.txt") << "the user's own";
+  std::ofstream(folder.cache() + "/damaged.kernel") << "none";
+  ASSERT_EQ(cache.list().size(), 1U);
+  const CachedKernel found = cache.list()[0];
+  EXPECT_EQ(found.name, "sm80::column_kernel");
+  EXPECT_EQ(found.shape, "<Shape<64> >");
+  EXPECT_EQ(found.architecture, "sm_90");
+  EXPECT_EQ(found.compiler, "13.0, 5 bytes");
+  EXPECT_EQ(found.change, "bias | softcap(3)");
+  EXPECT_EQ(found.code, "struct Change {\n};\n");
+  EXPECT_EQ(found.spilled, 8);
+  EXPECT_EQ(found.bytes, fs::file_size(found.file));
+  EXPECT_NEAR(static_cast<double>(found.made), static_cast<double>(std::time(nullptr)), 60);
+  EXPECT_EQ(cache.clear(), 1U);
+  EXPECT_EQ(cache.list().size(), 0U);
+  EXPECT_EQ(folder.files(), 2) << "files that are not the library's stay";
+  EXPECT_EQ(Cache(folder.cache() + "/none", false).list().size(), 0U);
+  EXPECT_FALSE(fs::exists(folder.cache() + "/none")) << "to list a folder does not make it";
+}
+
 /// Each process says by a file that it compiled.
 TEST(KernelCache, TwoProcessesCompileAKernelOnce) {
   const Folder folder;
@@ -143,10 +174,10 @@ TEST(KernelCache, TwoProcessesCompileAKernelOnce) {
     const pid_t child = fork();
     if (child != 0) return child;
     const Code code = code_of(job, Cache(folder.cache()), "13.0", [&](const Job&) {
-      std::ofstream(folder.path() / ("compiled" + std::to_string(getpid()))) << "once";
-      std::this_thread::sleep_for(std::chrono::milliseconds(200));
-      return kCode;
-    });
+                        std::ofstream(folder.path() / ("compiled" + std::to_string(getpid()))) << "once";
+                        std::this_thread::sleep_for(std::chrono::milliseconds(200));
+                        return kCode;
+                      }).code;
     _exit(code == kCode ? 0 : 1);
   };
   const pid_t children[2] = {run(), run()};
@@ -166,10 +197,12 @@ TEST(KernelCache, CompilesAnewForAnotherVersionArchitectureOrText) {
   const Cache cache(folder.cache());
   int compiled = 0;
   const auto ask = [&](const Job& job, const std::string& version) {
-    code_of(job, cache, version, [&](const Job&) {
+    const int before = compiled;
+    const FoundCode found = code_of(job, cache, version, [&](const Job&) {
       ++compiled;
       return kCode;
     });
+    EXPECT_EQ(found.origin, compiled > before ? KernelOrigin::compiler : KernelOrigin::disk);
     return compiled;
   };
   const Job job{.text = "text", .kernel = "kernel", .architecture = "sm_80"};

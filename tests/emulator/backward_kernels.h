@@ -15,7 +15,7 @@ template <class Shape, class Of>
 ChangeOperands change_of(const Of& call) {
   if constexpr (!Changes<Shape>) return {};
   const BackwardTensors given = call.tensors.backward();
-  return compile::change_operands(call.problem, given.alibi, given.bias);
+  return compile::change_operands(call.problem, compile::change_tensors(given));
 }
 
 template <class Shape, class Of>

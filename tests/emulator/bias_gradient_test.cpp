@@ -4,28 +4,22 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <fstream>
-#include <iterator>
 #include <string>
 #include <vector>
 
 #include "cuda/common/bias_gradient_kernel.cuh"
 #include "cuda/compile/change_text.h"
 #include "emulator/backward_call.h"
+#include "emulator/changes/changes.h"
 #include "flashmask/builders.h"
-#include "source_folder.h"
 
 /// The gradient of a bias by mma.sync's kernel, on the emulator, against the reference.
 namespace flashmask::cuda {
-namespace capped_bias {
-#include "emulator/changes/capped_bias.inc"
-}
-namespace gated {
-#include "emulator/changes/gated.inc"
-}
-namespace signed_distance {
-#include "emulator/changes/signed_distance.inc"
-}
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wunused-parameter"
+#pragma GCC diagnostic ignored "-Wconversion"
+#include "emulated_changes.inc"
+#pragma GCC diagnostic pop
 }  // namespace flashmask::cuda
 
 namespace flashmask::cuda::sm80 {
@@ -42,7 +36,7 @@ void run(Call<typename Shape::Element, 64>& call, const Case& with, TileShape ma
       static_cast<std::size_t>(bias_parts(problem) * problem.query_heads) * 9 * kBiasTile * kBiasTile, NAN);
   BiasGradientArguments arguments = bias_gradient_arguments(problem, tensors, call.statistics(), partial.data(),
                                                             map.view(), map_tile, call.mask.view(), call.score());
-  if constexpr (Changes<Shape>) arguments.change = compile::change_operands(problem, {}, tensors.bias);
+  if constexpr (Changes<Shape>) arguments.change = compile::change_operands(problem, compile::change_tensors(tensors));
   if (arguments.sums == BiasSums::tiles && problem.change.bias() == ScoreBias::distances)
     for (std::int64_t i = 0; i < call.tensors.grad_bias->size(); ++i) call.tensors.grad_bias->set(i, 0);
   const auto run_blocks = [&](int blocks, const auto& kernel) {
@@ -163,75 +157,68 @@ TEST(EmulatedBiasGradient, IsZeroWithoutKeys) {
                                .bias_shape = {1, 2, 1, 321}});
 }
 
-/// Changes that kernels are compiled with, and the files of their texts.
-struct CappedBias {
-  using Change = capped_bias::Change;
-  static constexpr const char* kChange = "bias | softcap(2)";
-  static constexpr const char* kFile = "capped_bias.inc";
-  static constexpr std::int64_t kEntries = 203;
-};
-/// The derivative by the bias is the square of a score, of padding too.
-struct Gated {
-  using Change = gated::Change;
-  static constexpr const char* kChange = "function(mul(mul(score, score), bias))";
-  static constexpr const char* kFile = "gated.inc";
-  static constexpr std::int64_t kEntries = 203;
-};
-/// NaN in padding, whose scores are 0.
-struct SignedDistance {
-  using Change = signed_distance::Change;
-  static constexpr const char* kChange = "function(add(add(score, distance), div(score, abs(score))))";
-  static constexpr const char* kFile = "signed_distance.inc";
-  static constexpr std::int64_t kEntries = 321;
-};
-
-template <class Of>
-class EmulatedBiasGradientOfAChange : public testing::Test {};
-using All = testing::Types<CappedBias, Gated, SignedDistance>;
-TYPED_TEST_SUITE(EmulatedBiasGradientOfAChange, All);
-
-/// The emulator compiles what NVRTC compiles.
-TYPED_TEST(EmulatedBiasGradientOfAChange, HasTheTextOfItsFile) {
-  std::ifstream file(test::source_folder() + "/tests/emulator/changes/" + TypeParam::kFile);
-  const std::string text{std::istreambuf_iterator<char>(file), {}};
-  EXPECT_EQ(compile::change_text(ScoreChange::parse(TypeParam::kChange)), text);
+/// Under a change of kEmulatedChanges, with a batch of two.
+template <int kNumber, class T>
+void expect_right_under_change(Case with, TileShape map_tile) {
+  using Of = ChangeOf<kNumber, T, true>;
+  with.change = ScoreChange::parse(test::kEmulatedChanges[kNumber]);
+  const Call<T, 64> call(with, 6);
+  const BackwardTensors tensors = call.tensors.backward();
+  const std::string text =
+      compile::change_text(with.change, compile::forms_of(with.change, compile::change_tensors(tensors)));
+  EXPECT_EQ(text, Of::kText) << "what NVRTC compiles";
+  expect_right<T, Changed<BiasGradientShape<T>, typename Of::Change>>(with, map_tile);
 }
 
-TYPED_TEST(EmulatedBiasGradientOfAChange, IsThatOfTheReference) {
-  const auto right = [&]<class T>(T, Case with, TileShape map_tile) {
-    with.change = ScoreChange::parse(TypeParam::kChange);
-    with.bias_shape.push_back(TypeParam::kEntries);
-    expect_right<T, Changed<BiasGradientShape<T>, typename TypeParam::Change>>(with, map_tile);
-  };
-  right(__nv_bfloat16(),
-        {.name = "not shared, groups of heads",
-         .mask = masks::sliding_window(150, 203, 70),
-         .copies = Copies::late,
-         .bias_shape = {2, 2, 150}},
-        {64, 128});
-  right(__half(),
-        {.name = "shared by the batch, as bits, with dropout",
-         .mask = masks::causal_document({70, 90, 40}, 203),
-         .form = MaskForm::bits,
-         .copies = Copies::early,
-         .head_dim = 104,
-         .value_dim = 40,
-         .dropout = 0.3,
-         .bias_shape = {1, 2, 203}},
-        {64, 64});
-  right(__nv_bfloat16(),
-        {.name = "shared by rows, heads of 32 dims, every tile",
-         .mask = masks::full(150, 203),
-         .visit = Visit::all,
-         .head_dim = 32,
-         .value_dim = 24,
-         .bias_shape = {2, 2, 1}},
-        {128, 64});
-  right(__half(),
-        {.name = "shared by all heads and rows, queries behind their keys",
-         .mask = masks::causal(300, 203),
-         .bias_shape = {1, 1, 1}},
-        {64, 128});
+/// "bias | softcap(2)", and a product with the square of the score, which is then the derivative.
+template <int kNumber>
+void expect_right_for_each_score() {
+  expect_right_under_change<kNumber, __nv_bfloat16>({.name = "not shared, groups of heads",
+                                                     .mask = masks::sliding_window(150, 203, 70),
+                                                     .copies = Copies::late,
+                                                     .bias_shape = {2, 2, 150, 203}},
+                                                    {64, 128});
+  const std::vector<std::int64_t> documents = {70, 90, 40};
+  expect_right_under_change<kNumber, __half>({.name = "shared by the batch, as bits, with dropout",
+                                              .mask = masks::causal_document(documents, 203),
+                                              .form = MaskForm::bits,
+                                              .copies = Copies::early,
+                                              .head_dim = 104,
+                                              .value_dim = 40,
+                                              .dropout = 0.3,
+                                              .bias_shape = {1, 2, 203, 203}},
+                                             {64, 64});
+  expect_right_under_change<kNumber, __nv_bfloat16>({.name = "shared by heads of 32 dims, every tile",
+                                                     .mask = masks::full(150, 203),
+                                                     .visit = Visit::all,
+                                                     .head_dim = 32,
+                                                     .value_dim = 24,
+                                                     .bias_shape = {2, 1, 150, 203}},
+                                                    {128, 64});
+}
+
+TEST(EmulatedBiasGradient, IsThatOfTheReferenceUnderCompiledChanges) {
+  expect_right_for_each_score<2>();
+  expect_right_for_each_score<6>();
+}
+
+/// "distance | multiply(0.5)", and a quotient that makes NaN of padding, whose scores are 0.
+template <int kNumber>
+void expect_right_for_distances() {
+  expect_right_under_change<kNumber, __nv_bfloat16>({.name = "one table, some distances without an entry",
+                                                     .mask = masks::sliding_window(300, 200, 130),
+                                                     .bias_shape = {1, 2, 1, 321}},
+                                                    {64, 128});
+  expect_right_under_change<kNumber, __half>({.name = "more entries than distances, as bits",
+                                              .mask = masks::causal(140, 290),
+                                              .form = MaskForm::bits,
+                                              .bias_shape = {2, 1, 1, 900}},
+                                             {64, 128});
+}
+
+TEST(EmulatedBiasGradient, AddsUpDistancesUnderCompiledChanges) {
+  expect_right_for_distances<3>();
+  expect_right_for_distances<7>();
 }
 
 }  // namespace

@@ -82,7 +82,7 @@ void attend(const Mask& mask, const Problem& problem, AttentionTensors& tensors,
     int next_item = 0;
     if (how.blocks != 0) rows.next_item = &next_item;
     ForwardArguments arguments = forward_arguments(rows, given);
-    if (Changes<Shape>) arguments.change = compile::change_operands(problem, given.alibi, given.bias);
+    if (Changes<Shape>) arguments.change = compile::change_operands(problem, compile::change_tensors(given));
     emulator::Launch launch{.blocks = static_cast<unsigned>(how.blocks != 0 ? how.blocks : rows.items),
                             .threads = Shape::kThreads,
                             .shared_bytes = sizeof(typename ForwardOf<Shape>::Memory),

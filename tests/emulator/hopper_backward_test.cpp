@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "cuda/compile/change_text.h"
@@ -16,6 +17,14 @@
 #include "flashmask/builders.h"
 
 /// Hopper's backward on the emulator, against the reference.
+namespace flashmask::cuda {
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wunused-parameter"
+#pragma GCC diagnostic ignored "-Wconversion"
+#include "emulated_changes.inc"
+#pragma GCC diagnostic pop
+}  // namespace flashmask::cuda
+
 namespace flashmask::cuda::sm90 {
 namespace {
 
@@ -53,7 +62,7 @@ void run_columns(Of& call, const Case& with) {
   arguments.alibi = score.alibi;
   arguments.bias = score.bias;
   arguments.softcap = softcap_arguments(problem);
-  if (Changes<Shape>) arguments.change = compile::change_operands(problem, tensors.alibi, tensors.bias);
+  if (Changes<Shape>) arguments.change = compile::change_operands(problem, compile::change_tensors(tensors));
   arguments.map = map;
   if (Shape::kLeavesOut && with.visit != Visit::all) arguments.halves = halves.view();
   arguments.columns = {static_cast<int>(problem.batch * problem.kv_heads), 2, map.outer_tiles};
@@ -170,25 +179,26 @@ TEST(EmulatedHopperBackward, DropsAndChangesScores) {
   expect.operator()<AddingColumns<Columns64<A, intervals>>, AddingColumns<Columns128<A, intervals>>>("distances");
 }
 
-template <class Of>
+template <int kChange>
 void expect_right_changed() {
-  using Change = typename Of::Change;
-  for (Case with : {Case{"a window", masks::sliding_window(150, 203, 90)},
-                    Case{.name = "causal, keys a head", .mask = masks::causal(140, 200), .kv_heads = 2}}) {
-    with.change = ScoreChange::parse(Of::kChange);
-    expect_right_by_sums<Changed<ColumnsToChange<Columns64<A, intervals>, 2>, Change>>(with);
-    expect_right_by_sums<Changed<Columns128<A, intervals>, Change>>(with);
-    with.form = bits;
-    expect_right_by_sums<Changed<ColumnsToChange<Columns64<B, bits>, 1>, Change>>(with);
-  }
+  Case with{test::kEmulatedChanges[kChange], masks::sliding_window(150, 203, 90)};
+  with.change = ScoreChange::parse(test::kEmulatedChanges[kChange]);
+  using OfA = typename ChangeOf<kChange, A, true>::Change;
+  using OfB = typename ChangeOf<kChange, B, true>::Change;
+  expect_right_by_sums<Changed<ColumnsToChange<Columns64<A, intervals>, 2>, OfA>>(with);
+  expect_right_by_sums<Changed<Columns128<A, intervals>, OfA>>(with);
+  with.form = bits;
+  with.kv_heads = 2;
+  expect_right_by_sums<Changed<ColumnsToChange<Columns64<B, bits>, 1>, OfB>>(with);
+}
+
+template <int... kChanges>
+void expect_right_with_changes(std::integer_sequence<int, kChanges...>) {
+  (expect_right_changed<kChanges>(), ...);
 }
 
 TEST(EmulatedHopperBackward, IsCompiledWithChangesOfScores) {
-  expect_right_changed<TwoCaps>();
-  expect_right_changed<CappedAlibi>();
-  expect_right_changed<CappedBias>();
-  expect_right_changed<ScaledDistance>();
-  expect_right_changed<SignedDistance>();
+  expect_right_with_changes(std::make_integer_sequence<int, std::size(test::kEmulatedChanges)>());
 }
 
 /// Rows and keys that are no multiple of a tile, whole and partial tiles, and tiles of which a group sees nothing.

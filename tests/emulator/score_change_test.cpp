@@ -1,38 +1,40 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
-#include <fstream>
-#include <iterator>
 #include <string>
+#include <type_traits>
 
 #include "cuda/compile/compiled_kernel.h"
 #include "emulator/backward_kernels.h"
 #include "emulator/changes/changes.h"
 #include "emulator/forward_call.h"
 #include "flashmask/builders.h"
-#include "source_folder.h"
 
 /// Kernels of mma.sync that are compiled with a change of scores: on the emulator, against the reference, with the
 /// texts that are generated for them.
+namespace flashmask::cuda {
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wunused-parameter"
+#pragma GCC diagnostic ignored "-Wconversion"
+#include "emulated_changes.inc"
+#pragma GCC diagnostic pop
+}  // namespace flashmask::cuda
+
 namespace flashmask::cuda::sm80 {
 namespace {
 
 template <class Of>
 class CompiledChange : public testing::Test {};
-using All = testing::Types<TwoCaps, CappedAlibi, CappedBias, ScaledDistance, SignedDistance>;
+template <int kNumber>
+using Number = std::integral_constant<int, kNumber>;
+using All = testing::Types<Number<0>, Number<1>, Number<2>, Number<3>, Number<4>, Number<5>, Number<6>, Number<7>>;
+static_assert(std::size(test::kEmulatedChanges) == 8);
 TYPED_TEST_SUITE(CompiledChange, All);
-
-/// The emulator compiles what NVRTC compiles.
-TYPED_TEST(CompiledChange, HasTheTextOfItsFile) {
-  std::ifstream file(test::source_folder() + "/tests/emulator/changes/" + TypeParam::kFile);
-  const std::string text{std::istreambuf_iterator<char>(file), {}};
-  EXPECT_EQ(compile::change_text(ScoreChange::parse(TypeParam::kChange)), text);
-}
 
 /// As NVRTC reads them.
 TEST(CompiledKernels, AreNamedAsTheirShapesAre) {
-  using Forward = Changed<Dropping<ForwardShape<__half, 64, 64, 2, Queries::registers, 3>>, cuda::Change>;
-  using Backward = Changed<LargeColumns<__nv_bfloat16, 64>, cuda::Change>;
+  using Forward = Changed<Dropping<ForwardShape<__half, 64, 64, 2, Queries::registers, 3>>, flashmask::cuda::Change>;
+  using Backward = Changed<LargeColumns<__nv_bfloat16, 64>, flashmask::cuda::Change>;
   const auto name = [](std::string text) {
     std::erase(text, ' ');
     return text;
@@ -45,19 +47,34 @@ TEST(CompiledKernels, AreNamedAsTheirShapesAre) {
             cuda + "Changed<" + sm80 + "ColumnShape<__nv_bfloat16,64," + sm80 + "LargeForm<64>>," + cuda + "Change>");
 }
 
-template <class Of, class Shape>
+template <class Of, class T, bool kBatch = true>
+using Change = typename ChangeOf<Of::value, T, kBatch>::Change;
+
+/// Holds what the emulator compiles against what NVRTC compiles.
+template <class Of, class T, bool kBatch>
+void expect_text(const Problem& problem) {
+  const check::AttentionTensors tensors(problem, 1);
+  const ForwardTensors given = tensors.forward();
+  const TensorForms forms = compile::forms_of(problem.change, compile::change_tensors(given));
+  const std::string text = ChangeOf<Of::value, T, kBatch>::kText;
+  EXPECT_EQ(compile::change_text(problem.change, forms), text);
+}
+
+template <class Of, bool kBatch, class Shape>
 void expect_right_forward() {
-  using Kernel = Changed<Shape, typename Of::Change>;
-  Problem problem = problem_for<Kernel>({150, 203, 4, 2, 2});
-  problem.change = ScoreChange::parse(Of::kChange);
+  using T = typename Shape::Element;
+  using Kernel = Changed<Shape, Change<Of, T, kBatch>>;
+  Problem problem = problem_for<Kernel>({150, 203, 4, 2, kBatch ? 2 : 1});
+  problem.change = ScoreChange::parse(test::kEmulatedChanges[Of::value]);
+  expect_text<Of, T, kBatch>(problem);
   expect_right<Kernel>(masks::sliding_window(150, 203, 90), problem, check::Sinks::of_heads);
   problem.dropout = 0.3;
-  expect_right<Changed<Maximizing<Dropping<Shape>>, typename Of::Change>>(masks::causal(150, 203), problem);
+  expect_right<Changed<Maximizing<Dropping<Shape>>, Change<Of, T, kBatch>>>(masks::causal(150, 203), problem);
 }
 
 TYPED_TEST(CompiledChange, IsRightForward) {
-  expect_right_forward<TypeParam, ForwardShape<__half, 64, 64, 2, Queries::registers, 3>>();
-  expect_right_forward<TypeParam, ForwardShape<__nv_bfloat16, 128, 128, 2, Queries::shared, 2>>();
+  expect_right_forward<TypeParam, true, ForwardShape<__half, 64, 64, 2, Queries::registers, 3>>();
+  expect_right_forward<TypeParam, false, ForwardShape<__nv_bfloat16, 128, 128, 2, Queries::shared, 2>>();
 }
 
 template <class Of, class Way>
@@ -70,7 +87,7 @@ void expect_right_backward(double dropout) {
                                     .dropout = dropout}};
   unsigned seed = 1;
   for (Case with : cases) {
-    with.change = ScoreChange::parse(Of::kChange);
+    with.change = ScoreChange::parse(test::kEmulatedChanges[Of::value]);
     Call<typename Way::Element, Way::kHeadDim> call(with, seed++);
     Way::run(call, with);
     call.expect_accurate(with.name);
@@ -78,12 +95,13 @@ void expect_right_backward(double dropout) {
 }
 
 TYPED_TEST(CompiledChange, IsRightBackward) {
-  using Change = typename TypeParam::Change;
+  using Of16 = Change<TypeParam, __nv_bfloat16>;
   using Columns64 = LargeColumns<__nv_bfloat16, 64>;
-  expect_right_backward<TypeParam, BySums<Changed<Columns64, Change>>>(0);
-  expect_right_backward<TypeParam, BySums<Changed<Dropping<RoomyColumns<__half, 128>>, Change>>>(0.3);
-  expect_right_backward<TypeParam,
-                        InTwoPasses<Changed<Columns64, Change>, Changed<LargeRows<__nv_bfloat16, 64>, Change>>>(0);
+  expect_right_backward<TypeParam, BySums<Changed<Columns64, Of16>>>(0);
+  expect_right_backward<TypeParam, BySums<Changed<Dropping<RoomyColumns<__half, 128>>, Change<TypeParam, __half>>>>(
+      0.3);
+  expect_right_backward<TypeParam, InTwoPasses<Changed<Columns64, Of16>, Changed<LargeRows<__nv_bfloat16, 64>, Of16>>>(
+      0);
 }
 
 }  // namespace

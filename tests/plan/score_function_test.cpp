@@ -118,6 +118,11 @@ TEST(ScoreFunction, RefusesWhatItIsNot) {
   refused("add(score, sub(inf, inf))", "a constant of a function is not a number");
   refused("$a = q; $a = k; score", "$a has a value already");
   refused(std::string(300, '(') + "score", "is not understood");
+  refused("mul(score,\n  sort(score))", "at character 14: expected a number, score");
+  refused("mul(score, sort(score))", "\n  mul(score, sort(score))\n             ^");
+  refused("add(score, lt(q, k))", "\n  add(score, lt(q, k))\n  ^");
+  refused("add(" + std::string(100, '1') + "0, sort(score))",
+          std::string(45, '1') + "0, sort(score))\n" + std::string(53, ' ') + "^");
   std::string deep = "score", many = "score", wide = "score";
   for (int i = 0; i < 300; ++i) deep = "neg(exp(" + deep + "))";
   refused(deep, "it is nested more than 256 deep");

@@ -11,6 +11,7 @@ from flashmask import masks
 from flashmask._abi.header import Options
 from flashmask._abi.problem import Problem
 from flashmask._plans.call import Call
+from flashmask._torch import cuda
 from flashmask._torch.plans import device_plan, device_plans
 from flashmask._torch.plans.by_tensor import ByTensor
 from flashmask._torch.plans.device_plans import Inputs, remember_plans_of
@@ -115,6 +116,19 @@ def test_row_indices_have_one_plan_until_they_change(made):
 
 def of_three_dimensions():
     return torch.zeros(1, 8, 1, dtype=torch.int32)
+
+
+def test_calls_without_gradients_let_the_backward_wait_for_its_compiler(made):
+    """Their plans are those of the calls with gradients."""
+    tensor = rows()
+    remember_plans_of(tensor)
+    later = device_plans._of_masks(Call(tensor, None, True), INPUTS, 0, True)
+    assert later.options.compile_backward_later and of_rows(tensor) is later
+    assert not of_rows(tensor, scale=0.5).options.compile_backward_later
+    constant, _ = device_plans._of_constant(Call(causal=True), INPUTS, 0, True)
+    assert constant.options.compile_backward_later
+    assert cuda._learns(torch.ones(1), None, torch.ones(1, requires_grad=True))
+    assert not cuda._learns(torch.ones(1), None)
 
 
 def test_views_of_a_whole_tensor_share_its_plan(made):

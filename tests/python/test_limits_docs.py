@@ -102,9 +102,8 @@ def reading_elsewhere(score, b, h, i, j):
 
 
 FLEX_REFUSALS = {
-    "flashmask computes a factor of either token, a softcap, a bias without the score, -inf, and functions of one score": flex_call(
-        score_mod=lambda s, b, h, i, j: torch.special.i0(s)
-    ),
+    "flashmask computes a factor of either token, a softcap, a bias without the score, -inf, and functions of one "
+    "score": flex_call(score_mod=lambda s, b, h, i, j: torch.special.i0(s)),
     "kernel_options has 'BLOCKS', which FlexAttention does not know": flex_call(kernel_options={"BLOCKS": 1}),
     "score_mod adds a bias of each pair that it computes, 2.0 GiB for these sizes": flex_call(
         8192, score_mod=lambda s, b, h, i, j: s + torch.sqrt(i * j + h)

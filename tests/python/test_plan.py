@@ -6,6 +6,7 @@ import gc
 import pickle
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from mask_families import FAMILIES, N, visible
 import flashmask
 import flashmask.operators
 from flashmask import masks
+from flashmask._explain import CompiledKernel
 from flashmask._plans.cache import PlanCache, plans
 from flashmask._plans.call import Call, key_on_cpu
 
@@ -273,3 +275,14 @@ def test_threads_share_plans():
             list(pool.map(work, range(4)))
     finally:
         sys.setswitchinterval(before)
+
+
+def test_a_plan_says_what_was_compiled_for_it(monkeypatch):
+    plan = flashmask.plan(masks.causal(N, N), *inputs())
+    assert plan.explain().compiled == ()
+    kernel = CompiledKernel("backward", "sm80::column_kernel", "compiler", 3.1415, 4, "NVRTC 13.0, /lib/libnvrtc.so.13")
+    monkeypatch.setattr(type(plan._live), "compiled", lambda _, direction: (kernel,) if direction else ())
+    assert plan.explain().compiled == (kernel,)
+    told = "backward sm80::column_kernel from compiler in 3.14 s, 4 bytes spilled, NVRTC 13.0, /lib/libnvrtc.so.13"
+    assert str(plan.explain()).endswith(f"compiled    {told}")
+    assert str(replace(kernel, origin="memory")).startswith("backward sm80::column_kernel from memory, 4 bytes")

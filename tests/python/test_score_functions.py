@@ -135,12 +135,91 @@ def test_operands_that_the_mask_hides_may_be_nan():
     assert all(map(torch.equal, *found))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
+@pytest.mark.parametrize("text", ["add(score, log(bias))", "mul(mul(score, score), log(bias))"])
+def test_what_a_function_hides_passes_on_nothing(text, dtype):
+    """Its slopes are infinite there."""
+    q, k, v = tensors(dtype)
+    bias = torch.rand(B, H, ROWS, COLUMNS, dtype=dtype)
+    bias[..., 5::7] = 0
+    bias.requires_grad_()
+    o = flashmask.attention(q, k, v, MASK, score=scores.function(text, bias=bias))
+    found = torch.autograd.grad(o.square().sum(), [q, k, v, bias])
+    assert all(torch.isfinite(each).all() for each in found)
+    assert (found[3][..., 5::7] == 0).all() and found[3].abs().max() > 0
+
+
 def test_a_plan_serves_a_function():
     q, k, v = tensors()
     change = scores.function("mul(score, at(0, h))", SLOPES)
     plan = flashmask.plan(MASK, q, k, v, score=change)
     expected = flashmask.attention(q, k, v, MASK, score=change)
     assert torch.equal(flashmask.attention(q, k, v, plan=plan, score=change), expected)
+
+
+def by_gate_and_distance(gate):
+    return lambda s, b, h, i, j: torch.where(s > 0, s * gate[h], 0.5 * s) + 0.1 * torch.cos(i - j)
+
+
+PLANNED = {
+    "steps": lambda s, b, h, i, j: 5 * torch.tanh(s / 5) - SLOPES[h] * (i - j).abs(),
+    "a negative factor": lambda s, b, h, i, j: -2 * s,
+    "a bias of rows": lambda s, b, h, i, j: s + SLOPES[h] * i,
+    "a function": by_gate_and_distance(SLOPES),
+    "hides": lambda s, b, h, i, j: torch.where((i + j) % 3 > 0, s.abs(), -torch.inf),
+}
+
+
+@pytest.mark.parametrize("name", PLANNED)
+def test_a_plan_serves_a_python_function(name):
+    qkv = tensors()
+    plan = flashmask.plan(MASK, *qkv, score=PLANNED[name])
+    call = flashmask.attention(*qkv, plan=plan, score=PLANNED[name], return_lse=True)
+    check(qkv, call, formula(*qkv, PLANNED[name]))
+    swapped = [each.transpose(1, 2) for each in qkv]
+    again = flashmask.plan(MASK, *swapped, score=PLANNED[name], layout="bhsd")
+    o = flashmask.attention(*swapped, plan=again, score=PLANNED[name], layout="bhsd")
+    assert torch.equal(o.transpose(1, 2), call[0])
+
+
+def test_a_plans_function_learns():
+    q, k, v = tensors()
+    gate = torch.tensor([0.5, 1.0, 1.5, 2.0], requires_grad=True)
+    function = by_gate_and_distance(gate)
+    plan = flashmask.plan(MASK, q, k, v, score=function)
+    call = flashmask.attention(q, k, v, plan=plan, score=function, return_lse=True)
+    check([q, k, v, gate], call, formula(q, k, v, by_gate_and_distance(gate.double())))
+
+
+def test_packed_sequences_take_functions():
+    """Queries and keys are counted through all sequences."""
+    q, k, v = tensors()
+    queries, keys = (torch.tensor(ends) for ends in ([0, 30, ROWS], [0, 50, COLUMNS]))
+    inside = torch.zeros(ROWS, COLUMNS, dtype=torch.bool)
+    inside[:30, :50] = inside[30:, 50:] = True
+    table = torch.randn(COLUMNS)
+    for function in (*PLANNED.values(), lambda s, b, h, i, j: s * table[j] + b):
+        found = flashmask.varlen_attention(q[0], k[0], v[0], queries, keys, score=function, return_lse=True)
+        expected = flashmask.attention(q[:1], k[:1], v[:1], inside, score=function, return_lse=True)
+        for a, b in zip(found, expected, strict=True):
+            torch.testing.assert_close(a, b[0])
+    text = scores.function("mul(score, add(bias, at(0, h)))", SLOPES, bias=torch.randn(H, ROWS, COLUMNS))
+    whole = scores.function("mul(score, add(bias, at(0, h)))", SLOPES, bias=text.operands[0][None])
+    found = flashmask.varlen_attention(q[0], k[0], v[0], queries, keys, score=text)
+    assert torch.equal(found, flashmask.attention(q[:1], k[:1], v[:1], inside, score=whole)[0])
+
+
+def test_a_function_that_is_read_ahead_passes_graphs_and_exports():
+    q, k, v = (each.detach() for each in tensors())
+    change = scores.from_function(by_gate_and_distance(SLOPES), q, k)
+
+    class Layer(torch.nn.Module):
+        def forward(self, q, k, v):
+            return flashmask.attention(q, k, v, MASK, score=change)
+
+    expected = flashmask.attention(q, k, v, MASK, score=by_gate_and_distance(SLOPES))
+    assert torch.equal(torch.compile(Layer(), fullgraph=True, backend="aot_eager")(q, k, v), expected)
+    assert torch.equal(torch.export.export(Layer(), (q, k, v)).module()(q, k, v), expected)
 
 
 def test_invariant_documents_have_their_bits_where_places_count_by_distance():
@@ -194,8 +273,16 @@ def refused_calls():
     lengths = torch.tensor([0, ROWS])
     return {
         "softcap is given beside score=": lambda: flashmask.attention(q, k, v, score=change, softcap=3.0),
-        "a function, and a plan is given": lambda: flashmask.attention(
+        r"score is .*; the plan was made for": lambda: flashmask.attention(
             q, k, v, plan=flashmask.plan(MASK, q, k, v), score=change
+        ),
+        "^score computes what cannot be read, as the function calls special_i0": lambda: flashmask.attention(
+            q, k, v, score=lambda s, b, h, i, j: torch.special.i0(s)
+        ),
+        "^score adds a bias of each pair that it computes, .* GiB": lambda: flashmask.plan(
+            None,
+            *(torch.empty(1, 30000, 1, 8, device="meta") for _ in "qk"),
+            score=lambda s, b, h, i, j: s + (i * j).sqrt(),
         ),
         "q is a NumPy array|q is .*; expected a torch tensor of 4": lambda: flashmask.attention(
             q.numpy(), k.numpy(), v.numpy(), score=change
@@ -204,9 +291,11 @@ def refused_calls():
             q.numpy(), k.numpy(), v.numpy(), score=text
         ),
         "operand 0 requires a gradient, and none is computed": lambda: flashmask.attention(q, k, v, score=learning),
-        r"flashmask._varlen.varlen_attention\(\) was given": lambda: flashmask.varlen_attention(
-            q[0], k[0, :ROWS], v[0, :ROWS], lengths, lengths, score=text
+        r"flashmask_attention\(\) was given": lambda: flashmask.flashmask_attention(q, k, v, score=text),
+        r"keywords for a change of scores \(alibi.*are both given": lambda: flashmask.varlen_attention(
+            q[0], k[0, :ROWS], v[0, :ROWS], lengths, lengths, score=change, alibi_slopes=SLOPES
         ),
+        r"q and k have shapes \[70, 32\]": lambda: scores.from_function(change, q[0, :, 0], k),
         r"operand 0: it has 0 dimensions; the function reads it with 1 indices": lambda: flashmask.attention(
             q, k, v, score=scores.function("mul(score, at(0, h))")
         ),
@@ -216,8 +305,9 @@ def refused_calls():
             q, k, v, score=scores.alibi(SLOPES) | scores.function("mul(score, 2)")
         ),
         "two functions that read operands": lambda: text | text,
-        "sort is none|expected a number, score": lambda: flashmask.attention(
-            q, k, v, score=scores.function("sort(score)")
+        r"at character 5: \$0 has no value.*\n  add\(\$0, score\)\n {6}\^": lambda: scores.function("add($0, score)"),
+        r"at character 12: expected a number.*\n  mul\(score, sort\(score\)\)\n {13}\^": lambda: scores.function(
+            "mul(score, sort(score))"
         ),
     }
 

@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import flashmask
 import flashmask.operators
 from flashmask import masks, scores
+from flashmask.__main__ import main
 
 BATCH, HEADS, KV_HEADS, N = 2, 4, 2, 24
 SLOPES = torch.tensor([0.5, 0.25, 0.125, 0.0])
@@ -292,3 +293,14 @@ def test_flashmask_attention_asks_for_the_same_bits_on_every_run():
     with Asked() as asked:
         flashmask.flashmask_attention(*inputs(), ROWS, causal=True, deterministic=True)
     assert asked.given["deterministic"] is True
+
+
+def test_commands_report_changes_of_scores_and_list_compiled_kernels(capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv("FLASHMASK_CACHE", str(tmp_path / "kernels"))
+    assert main(["score", "mul(score, score)", "--no-compile"]) == 0
+    told = capsys.readouterr().out
+    assert told.startswith("text          function(mul(score, score))\nslope         add(score, score)\n"), told
+    assert main(["score", "mul(score, none)"]) == 2
+    assert capsys.readouterr().err.endswith("\n  mul(score, none)\n             ^\n")
+    assert main(["cache"]) == main(["cache", "--clear"]) == 0
+    assert capsys.readouterr().out == f"{tmp_path}/kernels: 0 kernels\nremoved 0 kernels\n"

@@ -248,6 +248,17 @@ class PlanOptions(Sized):
         ("skip_query_gradient", c_int32),
         ("skip_key_gradients", c_int32),
         ("invariant", c_int64),
+        ("compile_backward_later", c_int64),
+    ]
+
+
+class CompiledKernel(Sized):
+    _fields_ = [
+        ("name", c_char_p),
+        ("compiler", c_char_p),
+        ("origin", c_int64),
+        ("seconds", c_double),
+        ("spilled", c_int64),
     ]
 
 

@@ -32,6 +32,14 @@ def recipe_of_function(score_mod: Callable[..., Any], space: Space, dtype: torch
     return recipe
 
 
+def change_of_function(function: Callable[..., Any], space: Space, dtype: torch.dtype) -> ScoreChange:
+    """Writes all of a function, with what it hides; raises Unrecognised where it is none of scores."""
+    symbol = trace(function, space, dtype)
+    if not depends_on_score(symbol):
+        raise Unrecognised("scores that do not depend on the product of q and k")
+    return _Writer(space, dtype).change(symbol)
+
+
 def _shown(symbol: Symbol) -> tuple[Symbol, Symbol] | None:
     """Reads where(condition, score, -inf) of a condition that is a mask's, as the condition and the score."""
     if symbol.op != "where" or depends_on_score(symbol.args[0]) or not isinstance(symbol.args[0], Symbol):

@@ -24,6 +24,10 @@ _COMPARISONS = "lt", "le", "gt", "ge", "eq", "ne"
 _FLOATS = torch.float32, torch.bfloat16, torch.float16
 
 
+class TooLarge(Exception):
+    """A bias that takes too much memory; the message names it."""
+
+
 class Alibi(NamedTuple):
     """-slopes · |query position - key position|; None: a token's position is its number. `term` is the whole bias."""
 
@@ -260,10 +264,7 @@ def of_pairs(terms: list[Any], space: Space, dtype: torch.dtype) -> Tensor:
     for bit, count in zip((B, H, Q, K), space.sizes, strict=True):
         size *= count if told_apart & bit else 1
     if size > LARGEST:
-        raise NotImplementedError(
-            f"score_mod adds a bias of each pair that it computes, {size / 2**30:.1f} GiB for these sizes; pass it as "
-            "a tensor, indexed by b, h, q_idx and kv_idx themselves, or write it as a function of q_idx - kv_idx"
-        )
+        raise TooLarge(f"a bias of each pair that it computes, {size / 2**30:.1f} GiB for these sizes")
     return _sum(terms, {}, space, dtype)
 
 

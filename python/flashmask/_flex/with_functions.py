@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attention under a BlockMask and with a score_mod, functions that are read on the host."""
+"""Attention under a BlockMask and with a function of scores, which are read on the host."""
 
 from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
@@ -16,19 +17,22 @@ from flashmask._arguments import described
 from flashmask._attention import attention
 from flashmask._flex.captured import made_once
 from flashmask._flex.checks import is_of_any_size
-from flashmask._flex.expression import recipe_of_function
-from flashmask._flex.recipe import Recipe, bias_arguments, lines, recognise, value_of
+from flashmask._flex.expression import change_of_function, recipe_of_function
+from flashmask._flex.recipe import Recipe, TooLarge, bias_arguments, lines, recognise, value_of
 from flashmask._flex.repeatable import RepeatableIndexing
 from flashmask._flex.scores import Unrecognised
 from flashmask._flex.symbols import Space, Symbol, Untraceable, call
 from flashmask._graph_break import breaks_graph
 from flashmask._mask import Mask
 from flashmask._rows import RowIndices
+from flashmask.scores import UNCHANGED, ScoreChange, from_function, from_keywords, multiply
 
 if TYPE_CHECKING:
     from flashmask._flex.attention import ScoreMod
 
 _LARGEST_KEPT = 1 << 22  # elements of a bias
+_AS_STEPS = {"scale", "softcap", "keys", "distances", "pairs", "alibi"}
+"""Parts of a recipe that steps of a ScoreChange compute."""
 
 
 @breaks_graph
@@ -41,11 +45,13 @@ def with_functions(
     scale: float | None,
     with_lse: bool,
     with_max_scores: bool,
+    argument: str = "score_mod",
     **others: Any,
 ) -> tuple[Tensor, ...]:
     """Returns o, lse and perhaps the largest scores of rows of tensors (batch, heads, tokens, dim).
 
-    lse lacks biases of rows unless `with_lse`. `others` are options of attention().
+    lse lacks biases of rows unless `with_lse`. `argument` is what messages call score_mod; `others` are options of
+    attention().
     """
     wanted: dict[str, Any] = {"layout": "bhsd", "return_lse": True, "return_max_scores": with_max_scores} | others
     mask = _mask_of_blocks(block_mask, (q.shape[0], q.shape[1], q.shape[2], k.shape[2]))
@@ -53,7 +59,9 @@ def with_functions(
         o, lse, *max_scores = attention(q, k, v, mask, scale=scale, **wanted)
         return o, lse, *max_scores
     said = (score_mod, q.shape[0], q.shape[1], q.shape[2], k.shape[1], k.shape[2], q.device, q.dtype)
-    recipe, space, arguments = made_once("arguments", score_mod, said, lambda: _read(score_mod, q, k), _may_be_kept)
+    recipe, space, arguments = made_once(
+        "arguments", score_mod, said, lambda: _read(argument, score_mod, q, k), _may_be_kept
+    )
     if recipe.masks and 0 not in space.sizes:
         mask = _both(mask, made_once("mask", score_mod, said, lambda: _visible(recipe)))
     if recipe.query_factor is not None:
@@ -73,13 +81,48 @@ def with_functions(
     return o, lse, *max_scores
 
 
-def _read(score_mod: ScoreMod, q: Tensor, k: Tensor) -> tuple[Recipe, Space, dict[str, Any]]:
+def _read(argument: str, score_mod: ScoreMod, q: Tensor, k: Tensor) -> tuple[Recipe, Space, dict[str, Any]]:
     """Returns what computes a score_mod, and the arguments of its biases."""
     space = Space((q.shape[0], q.shape[1], q.shape[2], k.shape[2]), q.device)
     dtype = torch.float64 if q.dtype is torch.float64 else torch.float32
-    with RepeatableIndexing():
+    with RepeatableIndexing(), _refusing(argument, score_mod):
         recipe = _recipe(score_mod, space, dtype, q.shape[1] != k.shape[1])
         return recipe, space, {"score": recipe.change} if recipe.change else bias_arguments(recipe, space, q.dtype)
+
+
+def dtype_of(q: Any) -> torch.dtype:
+    """Returns the dtype of a tensor; of an array, float64 or float32."""
+    if isinstance(q, Tensor):
+        return q.dtype
+    return torch.float64 if "float64" in str(q.dtype) else torch.float32
+
+
+@breaks_graph
+def change_of(
+    function: ScoreMod,
+    sizes: tuple[int, int, int, int],
+    key_heads: int,
+    device: torch.device | str,
+    dtype: torch.dtype,
+) -> ScoreChange:
+    """Writes a function of scores as a ScoreChange for (batch, query heads, queries, keys) and q of `dtype`."""
+    return made_once(  # type: ignore[no-any-return]
+        "change",
+        function,
+        (function, *sizes, key_heads, str(device), dtype),
+        lambda: _change(function, Space(sizes, device), dtype, sizes[1] != key_heads),
+        lambda change: _are_small([*change.operands, *change.reads]),
+    )
+
+
+def _change(function: ScoreMod, space: Space, of_q: torch.dtype, grouped: bool) -> ScoreChange:
+    dtype = torch.float64 if of_q is torch.float64 else torch.float32
+    with RepeatableIndexing(), _refusing("score", function):
+        recipe = _recipe(function, space, dtype, grouped)
+        if recipe.scale == 0 or not set(recipe.parts()) <= _AS_STEPS:
+            return change_of_function(function, space, dtype)
+        scaled = UNCHANGED if recipe.scale == 1 else multiply(recipe.scale)
+        return scaled | from_keywords(softcap=recipe.softcap, **bias_arguments(recipe, space, of_q))
 
 
 def _may_be_kept(read: tuple[Recipe, Space, dict[str, Any]]) -> bool:
@@ -87,31 +130,44 @@ def _may_be_kept(read: tuple[Recipe, Space, dict[str, Any]]) -> bool:
     recipe, _, arguments = read
     symbols = [recipe.query_factor, recipe.key_factor, *recipe.rows]
     values = [value_of(each) for each in symbols if isinstance(each, Symbol)]
-    values += [each for each in arguments.values() if isinstance(each, Tensor)]
+    values += arguments.values()
     if recipe.change is not None:
         values += [*recipe.change.operands, *recipe.change.reads]
-    return not any(each.requires_grad or each.numel() > _LARGEST_KEPT for each in values)
+    return _are_small(values)
+
+
+def _are_small(values: Iterable[Any]) -> bool:
+    """Whether no tensor among values learns or is large."""
+    tensors = [each for each in values if isinstance(each, Tensor)]
+    return not any(each.requires_grad or each.numel() > _LARGEST_KEPT for each in tensors)
 
 
 def _recipe(score_mod: ScoreMod, space: Space, dtype: torch.dtype, grouped: bool) -> Recipe:
     try:
         return recognise(score_mod, space, dtype, grouped)
-    except Untraceable as error:
-        raise _refused(score_mod, f"what cannot be read, as {error}") from error
     except Unrecognised:
-        try:
-            return recipe_of_function(score_mod, space, dtype)
-        except Unrecognised as error:
-            raise _refused(score_mod, str(error)) from error
+        return recipe_of_function(score_mod, space, dtype)
 
 
-def _refused(score_mod: ScoreMod, what: str) -> NotImplementedError:
-    name = getattr(score_mod, "__qualname__", type(score_mod).__qualname__)
-    return NotImplementedError(
-        f"score_mod computes {what} ({name}): flashmask computes a factor of either token, a softcap, a bias without "
-        "the score, -inf, and functions of one score; write it as these, pass a sink as sinks= of "
-        "flashmask.attention(), or call torch.nn.attention.flex_attention here"
-    )
+@contextmanager
+def _refusing(argument: str, function: ScoreMod) -> Iterator[None]:
+    """Refuses what cannot be read of a function of scores, an argument of this name."""
+    name = getattr(function, "__qualname__", type(function).__qualname__)
+    try:
+        yield
+    except TooLarge as error:
+        raise NotImplementedError(
+            f"{argument} adds {error}; pass it as a tensor, indexed by b, h, q_idx and kv_idx themselves, or write it "
+            f"as a function of q_idx - kv_idx ({name})"
+        ) from error
+    except (Untraceable, Unrecognised) as error:
+        what = f"what cannot be read, as {error}" if isinstance(error, Untraceable) else error
+        elsewhere = ", or call torch.nn.attention.flex_attention here" if argument == "score_mod" else ""
+        raise NotImplementedError(
+            f"{argument} computes {what} ({name}): flashmask computes a factor of either token, a softcap, a bias "
+            "without the score, -inf, and functions of one score; write it as these, or pass a sink as sinks= of "
+            f"flashmask.attention(){elsewhere}"
+        ) from error
 
 
 def attention_with_function(
@@ -130,21 +186,20 @@ def attention_with_function(
     for each in ("softcap", "alibi_slopes", "bias", "distance_bias", "query_positions", "key_positions"):
         if others.get(each) is not None:
             raise ValueError(f"{each} is given beside score={name}; write it into the function")
-    if plan is not None:
-        raise NotImplementedError(
-            f"score is {name}, a function, and a plan is given; pass the mask, or give both a change of "
-            "flashmask.scores"
-        )
     for given, tensor in (("q", q), ("k", k), ("v", v)):
         if not isinstance(tensor, Tensor) or tensor.ndim != 4:
             raise TypeError(
                 f"{given} is {described(tensor)}; expected a torch tensor of 4 dimensions beside score={name}"
             )
+    if plan is not None:
+        change = from_function(score, q, k, layout=others.get("layout", "bshd"))
+        others |= {"scale": options.get("scale"), "score": change}
+        return attention(q, k, v, mask, plan=plan, return_lse=return_lse, return_max_scores=return_max_scores, **others)
     heads_first = others.pop("layout", "bshd") == "bhsd"
     if not heads_first:
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
     o, lse, *largest = with_functions(
-        q, k, v, score, mask, options.get("scale"), return_lse, return_max_scores, **others
+        q, k, v, score, mask, options.get("scale"), return_lse, return_max_scores, "score", **others
     )
     o = o if heads_first else o.transpose(1, 2)
     chosen = (o, *((lse,) if return_lse else ()), *largest)

@@ -13,6 +13,7 @@ from flashmask._abi import structs as s
 from flashmask._abi.header import Options
 from flashmask._abi.library import call, check, create, library
 from flashmask._abi.problem import F64, Problem, check_mask
+from flashmask._explain import CompiledKernel
 from flashmask._mask import Mask
 from flashmask._plans.handle import Handle
 
@@ -311,6 +312,25 @@ class CompiledPlan:
         call("plan_kernel", self._handle, direction, ctypes.byref(name))
         return (name.value or b"").decode()
 
+    def compiled(self, direction: int) -> tuple[CompiledKernel, ...]:
+        """Returns the kernels of a direction that were compiled for its change of scores; none without a kernel."""
+        found: list[CompiledKernel] = []
+        given = s.CompiledKernel()
+        while library.flashmask_plan_compiled_kernel(self._handle, direction, len(found), ctypes.byref(given)) == s.OK:
+            if not given.name:
+                break
+            found.append(
+                CompiledKernel(
+                    direction=("forward", "backward")[direction],
+                    name=given.name.decode(),
+                    origin=("compiler", "disk", "memory")[given.origin],
+                    seconds=given.seconds,
+                    spilled_bytes=given.spilled,
+                    compiler=given.compiler.decode(),
+                )
+            )
+        return tuple(found)
+
     def reordering(self) -> s.ReorderingView:
         """Returns a view that lives as long as the plan."""
         view = s.ReorderingView()
@@ -467,6 +487,10 @@ class ReferencePlan:
     def kernel(self, direction: int) -> str:
         """Returns the name of the only kernel."""
         return "reference"
+
+    def compiled(self, direction: int) -> tuple[CompiledKernel, ...]:
+        """Returns none: the reference compiles nothing."""
+        return ()
 
     def reordering(self) -> s.ReorderingView:
         """Returns an empty view: a reordering cannot be asked for."""

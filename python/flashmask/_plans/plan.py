@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from flashmask._abi import structs as s
 from flashmask._abi.header import HEADER_BYTES, Options, read_header
 from flashmask._abi.library import create
 from flashmask._abi.problem import DTYPES, Problem, make_problem
@@ -21,7 +23,7 @@ from flashmask._plans.live_plan import AnyPlan, make_plan
 from flashmask._plans.tile_sizes import TILES, tile_sizes
 from flashmask._reordering import Reordering
 from flashmask._rows import RowIndices
-from flashmask.scores import OPERANDS, step_of
+from flashmask.scores import OPERANDS, from_function, step_of
 
 if TYPE_CHECKING:
     import torch
@@ -143,12 +145,13 @@ class Plan:
         return tile_sizes(self.mask, self.problem, self._options)
 
     def explain(self) -> Explanation:
-        """Explains what the mask costs in tiles of the forward kernel."""
+        """Explains what the mask costs in tiles of the forward kernel, and which kernels were compiled for it."""
         from flashmask._info import kernels
 
         name = self.kernel("forward")
         tiles = [kernel["tile"] for kernel in kernels() if kernel["name"] == name]
-        return self.mask.explain(tuple(tiles[0]) if tiles else (128, 128))  # the reference has no tiles
+        explained = self.mask.explain(tuple(tiles[0]) if tiles else (128, 128))  # the reference has no tiles
+        return replace(explained, compiled=self._live.compiled(s.FORWARD) + self._live.compiled(s.BACKWARD))
 
     def check_fits(self, q: Sequence[int], k: Sequence[int], v: Sequence[int]) -> None:
         """Refuses tensors of other shapes (batch, sequence, heads, head dim) than the plan is for."""
@@ -213,7 +216,8 @@ def plan(
             whichever takes less time. A plan of a slice of a mask gives the bits of the whole if it is given Plan.tiles
             of the whole.
         score: a change of scores, of which the cap and the kind of bias are read: calls may leave out the cap, and pass
-            operands of their own.
+            operands of their own. Or a function, as attention() takes it, read by scores.from_function: calls pass it
+            again. On a GPU, kernels that are compiled for a change are compiled here, forward and backward.
         softcap, alibi, bias, distance_bias: the same by keyword: the cap, and whether calls pass alibi_slopes, a bias
             or a distance_bias, one of the three at most.
 
@@ -221,6 +225,8 @@ def plan(
         ValueError, TypeError: an argument is not as described, or mask, q, k and v do not fit each other.
         NotImplementedError: no kernel serves the request.
     """
+    if callable(score := options.get("score")):
+        options["score"] = from_function(score, q, k, layout=options.get("layout", "bshd"))
     given, change = _checked(options)
     of_plan = Options(
         visit=choice("visit", visit, VISITS),

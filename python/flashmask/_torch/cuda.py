@@ -52,7 +52,7 @@ def forward_with_max_scores_cuda(q: Tensor, k: Tensor, v: Tensor, call: Call) ->
 
 
 def _forward(q: Tensor, k: Tensor, v: Tensor, call: Call, with_max_scores: bool) -> tuple[Tensor, ...]:
-    plan, stream = plan_of_call(q, k, v, call)
+    plan, stream = plan_of_call(q, k, v, call, backward_later=not _learns(q, k, v, call.sinks, call.bias))
     if isinstance(plan, CudnnPlan):
         return plan.forward(*(_ready(each, each.shape[3]) for each in (q, k, v)))
     _kept, sinks = _sinks(call.sinks, q)
@@ -69,6 +69,11 @@ def _forward(q: Tensor, k: Tensor, v: Tensor, call: Call, with_max_scores: bool)
     plan.forward(*tensors, workspace, stream, drawn, sinks, bias, at_max_scores)
     outputs = _columns(o, v.shape[3]), lse
     return outputs if max_scores is None else (*outputs, max_scores)
+
+
+def _learns(*tensors: Tensor | None) -> bool:
+    """Whether a gradient may be asked for; in graphs, which hand over tensors without that, it is not known."""
+    return any(each is not None and each.requires_grad for each in tensors)
 
 
 def backward_cuda(

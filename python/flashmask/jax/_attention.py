@@ -14,6 +14,7 @@ from flashmask._arguments import boolean, choice, described, sink_dtypes
 from flashmask._mask import Mask
 from flashmask._options import LAYOUTS, ScoreArguments, options_of
 from flashmask._plans.plan import dtype_name
+from flashmask.jax._functions import change_of
 from flashmask.jax._masks import mask_operand
 from flashmask.jax._operands import array, check_platform, problem_of, score_operands
 from flashmask.jax._operators import attend
@@ -75,7 +76,8 @@ def attention(
         change: score=, a flashmask.scores.ScoreChange whose operands are arrays, or in its place softcap, alibi_slopes
             with query_positions and key_positions, bias, or distance_bias with distance_origin, as
             flashmask.attention() takes them. A bias or a table by distance is differentiable, slopes and positions are
-            not.
+            not. Or score= is a function f(score, b, h, q_idx, kv_idx) of jax.numpy, which is traced once, of one score
+            and its place; arrays that it captures have no gradient.
 
     Returns:
         o (batch, query length, query heads, value dim), or as layout "bhsd" orders it, in the dtype of q. With
@@ -86,6 +88,8 @@ def attention(
         ValueError, TypeError: an argument is not as described, or the arguments do not fit each other; while tracing.
         NotImplementedError: a transform or platform that is not served.
     """
+    if callable(function := change.get("score")):
+        change["score"] = change_of(function, str(getattr(q, "dtype", "")))
     score = options_of(attention, change, ScoreArguments).score
     check_platform()
     heads_first = choice("layout", layout, LAYOUTS) == 1

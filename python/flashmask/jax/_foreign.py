@@ -12,12 +12,15 @@ import numpy as np
 
 from flashmask._abi.library import library
 from flashmask._abi.problem import DTYPES, Problem
-from flashmask.jax._site import Arrays, Options, Site
+from flashmask.jax._site import READS, Arrays, Options, Site
 from flashmask.jax._versions import result_like
 
 MULTIPLE = 8
 """Head dims that kernels for GPUs take are multiples of it."""
-_OPTIONAL = ("mask", "sinks", "alibi_slopes", "query_positions", "key_positions", "bias", "plan", "grad_lse")
+_OPTIONAL = (
+    *("mask", "sinks", "alibi_slopes", "query_positions", "key_positions", "bias"),
+    *(*READS, "plan", "grad_lse"),
+)
 
 
 def register() -> None:

@@ -12,7 +12,7 @@ import numpy as np
 from flashmask._abi.problem import DTYPES, Problem, make_problem
 from flashmask._arguments import described
 from flashmask._plans.plan import dtype_name
-from flashmask.scores import OPERANDS, UNCHANGED, ScoreChange, check_shape
+from flashmask.scores import MOST_READS, OPERANDS, UNCHANGED, ScoreChange, check_shape
 
 _PLATFORMS = ("cpu", "gpu", "cuda")
 
@@ -54,17 +54,31 @@ def problem_of(tensors: list[Any], heads_first: bool, dropout: float, score: Sco
     return make_problem(shapes, dtypes[0], None, dropout)._replace(change=score.text)
 
 
-def score_operands(score: ScoreChange, problem: Problem) -> tuple[Any, Any, Any, Any]:
-    """Returns ALiBi's slopes and positions of queries and of keys, and a bias or a table by distance; or None for each.
+def score_operands(score: ScoreChange, problem: Problem) -> tuple[Any, ...]:
+    """Returns ALiBi's slopes and positions of queries and of keys, a bias or a table by distance, and what is read.
 
-    Numbers are float64 where q is: the reference computes them.
+    That is MOST_READS operands, None where there is none. Numbers are float64 where q is: the reference computes them.
     """
     sizes = problem.batch, problem.query_heads, problem.query_length, problem.key_length
     found: list[Any] = [None] * 3
     for place, name in enumerate(OPERANDS.get(score.kind, ())):
         if score.operands[place] is not None:
             found[place] = _ready(name, score.operands[place], sizes, problem.dtype)
-    return (*found, None) if score.kind == "alibi" else (None, None, None, found[0])
+    reads = [_read(i, each, problem.dtype) for i, each in enumerate(score.reads)]
+    reads += [None] * (MOST_READS - len(reads))
+    return (*found, None, *reads) if score.kind == "alibi" else (None, None, None, found[0], *reads)
+
+
+def _read(number: int, given: Any, of_q: str) -> Any:
+    """Returns an operand of a function, in a dtype that kernels read."""
+    operand = array(f"operand {number}", given)
+    if not 1 <= operand.ndim <= 4:
+        raise ValueError(f"operand {number} has {operand.ndim} dimensions; expected 1 to 4")
+    if of_q == "float64":
+        return operand.astype(jnp.float64)
+    if str(operand.dtype) not in DTYPES[:3]:
+        raise TypeError(f"operand {number} has dtype {operand.dtype}; expected {' or '.join(DTYPES[:3])}")
+    return operand
 
 
 def _ready(name: str, given: Any, sizes: tuple[int, int, int, int], of_q: str) -> Any:

@@ -14,11 +14,11 @@ from jax.custom_derivatives import SymbolicZero
 from flashmask.jax._foreign import foreign
 from flashmask.jax._once import once
 from flashmask.jax._partition import with_partitioning
-from flashmask.jax._site import Options, Site
+from flashmask.jax._site import READS, Options, Site
 from flashmask.jax._vmap import with_vmap
 
 _BIAS = ("alibi_slopes", "query_positions", "key_positions", "bias")
-NAMES = ("q", "k", "v", "mask", "words", "sinks", *_BIAS, "plan")
+NAMES = ("q", "k", "v", "mask", "words", "sinks", *_BIAS, *READS, "plan")
 """The operands, of which all but q, k and v may be None; words are the seed and the offset of dropout."""
 _partitioned = with_partitioning(foreign)
 
@@ -61,6 +61,11 @@ def _forward(options: Options, *given: Any) -> tuple[tuple[Any, Any], tuple[Any,
 
 def _check_differentiable(name: str, invariant: bool) -> None:
     """Refuses the gradient of an operand that has none."""
+    if name in READS:
+        raise NotImplementedError(
+            f"flashmask.jax.attention: a gradient of {name} of a function of scores was asked for, and it has none; "
+            "pass jax.lax.stop_gradient of it, or give it as the function's bias"
+        )
     if name in _BIAS[:3]:
         raise NotImplementedError(
             f"flashmask.jax.attention: a gradient of {name} was asked for, and it has none; pass "

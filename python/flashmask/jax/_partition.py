@@ -84,6 +84,9 @@ def _partition(site: Site, function: Any, mesh: Mesh, operands: Any, results: An
             "flashmask.jax.attention: dropout over arrays that jit splits, each part of which would drop the same "
             "probabilities; call it inside jax.shard_map with jax.random.fold_in(key, jax.lax.axis_index(...))"
         )
+    for place, over in (("b", split.batch), ("h", split.heads)):
+        if over:
+            site.check_unsplit(place, f"jit splits the arrays over {', '.join(over)}")
     given = site.given(operands)
     own = site.without_plan() if split.batch or split.heads else site
     mask = given.get("mask")

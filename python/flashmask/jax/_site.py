@@ -3,16 +3,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from jax import Array
+
+from flashmask.scores import MOST_READS
 
 Arrays: TypeAlias = Sequence[Array]
 
 _TENSORS = ("q", "k", "v", "o", "grad_o")
 _ROWS = ("lse", "grad_lse")
 _AXES = {"mask": "bh--", "bias": "bh--", "query_positions": "b-", "key_positions": "b-"}
+READS = tuple(f"operand{i}" for i in range(MOST_READS))
+"""Operands that a function of scores reads by their numbers."""
 SHARED = tuple(_AXES)
 """Operands of which an axis of size 1 serves all that the axis counts."""
 
@@ -82,7 +87,17 @@ class Site(NamedTuple):
             return "h" if rank == 1 else "bht"
         if name == "alibi_slopes":
             return "h" if rank == 1 else "bh"
+        if name in READS:
+            return "-" * rank
         return _AXES.get(name, "-")
+
+    def check_unsplit(self, place: str, how: str) -> None:
+        """Refuses what would change the numbers of batch entries ("b") or heads ("h") that a function reads."""
+        if "function(" in self.options.change and re.search(rf"\b{place}\b", self.options.change):
+            raise NotImplementedError(
+                f"flashmask.jax.attention: {how}, where a function of scores reads {place}, the number of a "
+                f"{'batch entry' if place == 'b' else 'head'} in the call; write it without {place}"
+            )
 
     def sizes(self, arrays: Arrays) -> tuple[int, int, int]:
         """Batch, query heads and query length."""

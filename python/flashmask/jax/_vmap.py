@@ -9,7 +9,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax.custom_batching import custom_vmap
 
-from flashmask.jax._site import SHARED, Arrays, Site
+from flashmask.jax._site import READS, SHARED, Arrays, Site
 
 
 def with_vmap(site: Site, function: Callable[..., tuple[Any, ...]]) -> Callable[..., tuple[Any, ...]]:
@@ -21,6 +21,12 @@ def with_vmap(site: Site, function: Callable[..., tuple[Any, ...]]) -> Callable[
                 "flashmask.jax.attention: jax.vmap of a call with dropout, which would drop the same probabilities in "
                 "every mapped entry; make the mapped axis a part of the batch"
             )
+        site.check_unsplit("b", "jax.vmap makes the mapped axis a part of the batch")
+        if any(is_mapped for name, is_mapped in zip(site.names, mapped, strict=True) if name in READS):
+            raise NotImplementedError(
+                "flashmask.jax.attention: jax.vmap over an operand of a function of scores, which all mapped entries "
+                "share; make the mapped axis a part of the batch, and index the operand by b"
+            )
         single = [array[0] if is_mapped else array for array, is_mapped in zip(arrays, mapped, strict=True)]
         batch, heads, rows = site.sizes(single)
         folded, merged = site.without_plan(), []
@@ -31,6 +37,8 @@ def with_vmap(site: Site, function: Callable[..., tuple[Any, ...]]) -> Callable[
                 folded = folded.without_mask_name()
             if name in site.results and name in SHARED:  # each entry has a gradient of its own
                 merged.append(_fold_shared(array if is_mapped else _of_each(array, count), count, True, batch))
+            elif name in READS:
+                merged.append(array)
             elif name in SHARED:
                 merged.append(_fold_shared(array, count, is_mapped, batch))
             elif name == "alibi_slopes" and one.ndim == 1:

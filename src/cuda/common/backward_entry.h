@@ -22,7 +22,8 @@
 ///       static constexpr int kSumsDim;  // head dim of the sums for the gradient of q; 0: it makes none
 ///       std::vector<MapRequest> maps() const;
 ///       std::optional<SmallTiles> small_tiles() const;
-///       void prepare(const Problem&, void* stream) const;  // where kernels are compiled for changes of scores
+///       // Where kernels are compiled for changes of scores, Kernel::compiled_code():
+///       std::vector<KernelCode> compiled_code(const Problem&, std::size_t block_bytes) const;
 ///       void launch(const Plan&, const BackwardTensors&, const BackwardWorkspace&, const KernelExecution&) const;
 ///     };
 namespace flashmask::cuda {
@@ -66,8 +67,8 @@ class BackwardEntry final : public KernelEntry<BackwardKernel> {
   }
   std::vector<MapRequest> maps() const override { return steps_.maps(); }
   bool reads_units() const override { return Steps::kReadsUnits; }
-  void prepare(const Problem& problem, void* stream) const override {
-    if constexpr (requires { steps_.prepare(problem, stream); }) steps_.prepare(problem, stream);
+  std::vector<KernelCode> compiled_code(const Problem& problem, std::size_t block_bytes) const override {
+    return compiled_code_of(steps_, problem, block_bytes);
   }
   std::optional<SmallTiles> small_tiles() const override { return steps_.small_tiles(); }
 

@@ -39,19 +39,21 @@ void launch_blocks(const Problem& problem, SumsKernel kernel, const BiasGradient
 
 /// Returns the kernel for a problem's change of scores, which is compiled in the first call that asks for it.
 template <class Shape>
-SumsKernel sums_kernel(const Problem& problem, cudaStream_t stream) {
+SumsKernel sums_kernel(const Problem& problem, const BackwardTensors& tensors, cudaStream_t stream) {
   if (!compiles_change(problem)) return bias_gradient_kernel<Shape>;
   return compiled_kernel<Changed<Shape, Change>, BiasGradientArguments>(
-      "#include \"cuda/common/bias_gradient_kernel.cuh\"\n", "flashmask::cuda::bias_gradient_kernel", problem, stream);
+      "#include \"cuda/common/bias_gradient_kernel.cuh\"\n", "flashmask::cuda::bias_gradient_kernel", problem,
+      compile::forms_of(problem.change, compile::change_tensors(tensors)), stream);
 }
 
 template <class T>
-void launch_sums(const Problem& problem, BiasGradientArguments arguments, int blocks, cudaStream_t stream) {
+void launch_sums(const Problem& problem, const BackwardTensors& tensors, BiasGradientArguments arguments, int blocks,
+                 cudaStream_t stream) {
   using Shape = BiasGradientShape<T>;
   using Keeping = BiasKeepingMemory<Shape>;
   arguments.keeps_bias = arguments.keeps_bias && device_facts(problem.device).block_shared_bytes >= sizeof(Keeping);
   const auto launch_own = arguments.keeps_bias ? launch_blocks<Keeping> : launch_blocks<BiasGradientMemory<Shape>>;
-  launch_own(problem, sums_kernel<Shape>(problem, stream), arguments, blocks, Shape::kThreads, stream);
+  launch_own(problem, sums_kernel<Shape>(problem, tensors, stream), arguments, blocks, Shape::kThreads, stream);
   if (arguments.parts > 1)
     launch<BiasGradientMemory<Shape>>("backward: joining the gradient of the bias", join_parts_kernel<Shape>,
                                       blocks / arguments.parts, Shape::kThreads, stream, arguments);
@@ -86,15 +88,14 @@ void launch_bias_gradient(const Plan& plan, const BackwardTensors& tensors, cons
   BiasGradientArguments arguments = bias_gradient_arguments(
       problem, tensors, workspace.rows, workspace.bias_sums, map_view(map, plan), map.tile,
       mask_view(PlanAccess::device(plan).mask), score_arguments(problem, execution, {}, {}, tensors.bias));
-  if (compiles_change(problem))
-    arguments.change = compile::change_operands(problem, tensors.alibi, tensors.bias, tensors.operands);
+  if (compiles_change(problem)) arguments.change = compile::change_operands(problem, compile::change_tensors(tensors));
   const bool diagonals = arguments.sums == BiasSums::diagonals;
   if (problem.change.bias() == ScoreBias::distances && !diagonals) clear_rows(gradient, stream);
   const int lists = static_cast<int>(gradient.shape[0] * gradient.shape[1]),
             blocks = lists * arguments.places() * arguments.parts;
   if (blocks > 0) {
     const auto launch_own = problem.dtype == DType::f16 ? launch_sums<__half> : launch_sums<__nv_bfloat16>;
-    launch_own(problem, arguments, blocks, stream);
+    launch_own(problem, tensors, arguments, blocks, stream);
   }
   if (diagonals) launch_joining(arguments, lists, stream);
 }

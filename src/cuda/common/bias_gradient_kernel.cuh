@@ -9,8 +9,8 @@
 #include "cuda/scores/change_scores.cuh"
 #include "cuda/scores/changes.h"
 #include "cuda/scores/dropout.cuh"
-#include "cuda/scores/tile_scores.cuh"
 #include "cuda/scores/score_change.cuh"
+#include "cuda/scores/tile_scores.cuh"
 
 namespace flashmask::cuda {
 
@@ -291,7 +291,7 @@ class BiasGradientBlock {
     RowNumbers<kUnits> lse_log2;
     if constexpr (Changes<Shape>) {
       lse_log2.load(shared_.lse_log2[i % 2] + own_row());
-      weigh_by_bias<typename Shape::Change>(s, from.change, from.score, lse_log2, place);
+      weigh_by_bias<typename Shape::Change>(s, from.change, lse_log2, place);
       if (visit(i).masked) hide_masked(s, place.first_row, i % 2, 0);
     } else {
       if (from.score.to_exponent != 0) cap(s, from.score.to_exponent);

@@ -25,8 +25,8 @@
 ///       static DeviceNeeds needs(const Architecture&);
 ///       static void launch(const Plan&, const ForwardTensors&, const KernelExecution&, const DeviceMap&,
 ///                          int* next_item, const TileChoice&);
-///       // Where kernels are compiled for changes of scores: those of a problem
-///       static void prepare(const Problem&, void* stream);
+///       // Where kernels are compiled for changes of scores, Kernel::compiled_code():
+///       static std::vector<KernelCode> compiled_code(const Problem&, std::size_t block_bytes);
 ///       // Where tangents are computed too, for the same tiles:
 ///       static constexpr bool kTangents = true;
 ///       static void launch_tangents(const Plan&, const TangentTensors&, const KernelExecution&, const DeviceMap&);
@@ -47,11 +47,6 @@ void run_tangents_of(const Plan& plan, const TangentTensors& tensors, const Kern
     const CurrentDevice current(plan.problem().device);
     Launcher::launch_tangents(plan, tensors, execution, map);
   }
-}
-
-template <class Launcher>
-void prepare_forward(const Problem& problem, void* stream) {
-  if constexpr (requires { Launcher::prepare(problem, stream); }) Launcher::prepare(problem, stream);
 }
 
 /// Zeroes a counter for each of two launches, at the start of the workspace.
@@ -90,7 +85,9 @@ class ForwardEntry final : public KernelEntry<ForwardKernel> {
   std::size_t workspace_bytes(const Problem&, int) const override { return Launcher::kCounts ? 2 * sizeof(int) : 0; }
   std::vector<MapRequest> maps() const override { return {{kTile<Shape>, MapSide::rows}}; }
   bool reads_units() const override { return Launcher::kReadsUnits; }
-  void prepare(const Problem& problem, void* stream) const override { prepare_forward<Launcher>(problem, stream); }
+  std::vector<KernelCode> compiled_code(const Problem& problem, std::size_t block_bytes) const override {
+    return compiled_code_of(Launcher(), problem, block_bytes);
+  }
   bool has_tangents() const override { return ComputesTangents<Launcher>; }
 
   void run(const Plan& plan, const ForwardTensors& tensors, const KernelExecution& execution) const override {
@@ -123,7 +120,9 @@ class ChoosingForwardEntry final : public KernelEntry<ForwardKernel> {
   std::size_t workspace_bytes(const Problem&, int) const override { return 2 * sizeof(int); }
   std::vector<MapRequest> maps() const override { return tiles_.maps(); }
   std::optional<SmallTiles> small_tiles() const override { return tiles_.small_tiles(); }
-  void prepare(const Problem& problem, void* stream) const override { prepare_forward<Launcher>(problem, stream); }
+  std::vector<KernelCode> compiled_code(const Problem& problem, std::size_t block_bytes) const override {
+    return compiled_code_of(Launcher(), problem, block_bytes);
+  }
   bool has_tangents() const override { return ComputesTangents<Launcher>; }
 
   void run(const Plan& plan, const ForwardTensors& tensors, const KernelExecution& execution) const override {

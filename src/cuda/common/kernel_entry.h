@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "cuda/common/instances.h"
 #include "cuda/common/problem_refusal.h"
@@ -85,6 +86,10 @@ class KernelEntry : public Base {
 
   std::string refusal() const final { return device_refusal(needs_); }
   std::string refusal(Device device) const final { return device_refusal(device, needs_); }
+  std::string refusal(const GpuKind& kind) const final {
+    return device_refusal(
+        "a GPU", {kind.architecture, kind.capability, 0, kind.block_shared_bytes, kind.shared_bytes, 0}, needs_);
+  }
   std::string refusal(const Problem& problem) const final {
     const int changes =
         compiles_change(problem) ? 1 : (problem.change.cap() > 0) + (problem.change.bias() != ScoreBias::none);
@@ -116,6 +121,16 @@ constexpr int biases_above() {
     return Family::kBiasesAbove;
   else
     return 0;
+}
+
+/// What a launcher, or the steps of a backward, have compiled for a problem's change of scores: nothing, unless they
+/// say.
+template <class Launches>
+std::vector<KernelCode> compiled_code_of(const Launches& launches, const Problem& problem, std::size_t block_bytes) {
+  if constexpr (requires { launches.compiled_code(problem, block_bytes); })
+    return launches.compiled_code(problem, block_bytes);
+  else
+    return {};
 }
 
 /// Asks for as much shared memory as there is, so that as many blocks fit as registers allow; where a call reads a bias

@@ -2,94 +2,71 @@
 #include "cuda/compile/change_text.h"
 
 #include <algorithm>
-
-#include "plan/generate_change.h"
+#include <array>
+#include <cstdlib>
+#include <memory>
 
 namespace flashmask::cuda::compile {
 namespace {
 
-using Kind = ScoreStep::Kind;
+/// A text that was made, and what it was made of.
+struct Made {
+  ScoreChange change;
+  TensorForms forms;
+  double scale = 0;  // the softmax scale of the values of numbers
+  GeneratedChange generated;
+  std::array<float, ChangeOperands::kNumbers> values = {};
+};
 
-/// Where operands lie that a bias reads.
-enum BiasOperand { kSlopes = 0, kQueryPositions = 1, kKeyPositions = 2, kValues = 0 };
-constexpr int kShift = 0;  // of integers
+/// Whether two changes are the same value: functions are the same object, which does not take their texts.
+bool is_same(const ScoreChange& a, const ScoreChange& b) {
+  return std::ranges::equal(a.steps(), b.steps(), [](const ScoreStep& one, const ScoreStep& other) {
+    return one.kind == other.kind && one.bias == other.bias && one.number == other.number &&
+           one.function == other.function;
+  });
+}
 
-constexpr double kTwoLog2E = 2.88539008177792681;
+/// Returns the generated change: the thread's last few are kept, since calls repeat them.
+Made& made_of(const ScoreChange& change, const TensorForms& forms) {
+  static_assert(ChangeOperands::kNumbers == GeneratedChange::kMaxNumbers);
+  thread_local std::array<Made, 8> kept;
+  thread_local std::size_t next = 0;
+  for (Made& each : kept)
+    if (!each.generated.text.empty() && is_same(each.change, change) && each.forms == forms) return each;
+  Made made{change, forms, 0, generate_change(change, forms)};
+  return kept[next++ % kept.size()] = std::move(made);
+}
 
-std::string constructor(ScoreBias bias) {
-  switch (bias) {
-    case ScoreBias::none:
-      return R"(
-  const ChangeOperands& operands;
-
-  __device__ __forceinline__ Change(const ChangeOperands& given, int, int, int, int) : operands(given) {}
-)";
-    case ScoreBias::alibi:
-      return R"(
-  const ChangeOperands& operands;
-  int batch, row, column;
-  float penalty;
-
-  __device__ __forceinline__ Change(const ChangeOperands& given, int of_batch, int head, int of_row, int of_column)
-      : operands(given), batch(of_batch), row(of_row), column(of_column), penalty(at_float32(given.tensors[0], of_batch, head)) {}
-)";
-    default:
-      return R"(
-  const ChangeOperands& operands;
-  int batch, head, row, column;
-
-  __device__ __forceinline__ Change(const ChangeOperands& given, int of_batch, int of_head, int of_row, int of_column)
-      : operands(given), batch(of_batch), head(of_head), row(of_row), column(of_column) {}
-)";
+const Made& made_of(const Problem& problem, const TensorForms& forms) {
+  Made& made = made_of(problem.change, forms);
+  if (const double scale = problem.softmax_scale(); made.scale != scale) {
+    std::ranges::transform(made.generated.numbers, made.values.begin(),
+                           [&](const ChangeNumber& number) { return number.value(scale); });
+    made.scale = scale;
   }
+  return made;
 }
 
-std::string added(ScoreBias bias) {
-  switch (bias) {
-    case ScoreBias::alibi:
-      return R"(
-    if (operands.tensors[1].data == nullptr)
-      score -= penalty * fabsf(static_cast<float>(row + operands.integers[0] - column + (down - right)));
-    else
-      score -= penalty * fabsf(at_float32(operands.tensors[1], batch, row + down) -
-                               at_float32(operands.tensors[2], batch, column + right));
-)";
-    case ScoreBias::tensor:
-      return R"(
-    score += at(operands.tensors[0], batch, head, row + down, column + right);
-)";
-    default:
-      return R"(
-    const int entry = row + operands.integers[0] - column + (down - right);
-    if (entry >= 0 && entry < operands.tensors[0].sizes[3])
-      score += at(operands.tensors[0], batch, head, row + down, entry);
-)";
+TensorForm form_of(const TensorView& tensor) {
+  TensorForm form{.dtype = tensor.dtype};
+  const auto bytes = static_cast<std::int64_t>(size_in_bytes(tensor.dtype));
+  for (int axis = 0; axis < tensor.rank; ++axis) {
+    const auto i = static_cast<std::size_t>(axis);
+    if (tensor.shape[i] == 1) continue;
+    if (axis == tensor.rank - 1) form.dense = tensor.strides[i] == 1;
+    if (std::abs(tensor.strides[i]) * bytes >= std::int64_t{1} << 31) form.wide |= static_cast<std::uint8_t>(1 << axis);
   }
-}
-
-std::string number(int index) { return "operands.numbers[" + std::to_string(index) + "]"; }
-
-/// The code of a step, whose numbers begin at `first`.
-std::string code_of(const ScoreStep& step, int& first) {
-  if (step.kind == Kind::add) return added(step.bias);
-  const std::string size = number(first++);
-  if (step.kind == Kind::multiply) return "\n    score *= " + size + ";\n    slope *= " + size + ";\n";
-  const std::string exponent = number(first++);
-  return "\n    score = tanh_of_power(score * " + exponent +
-         ");\n    slope *= fmaf(-score, score, 1);\n    score *= " + size + ";\n";
-}
-
-bool is_sloped(const ScoreChange& change) {
-  return std::ranges::any_of(change.steps(), [](const ScoreStep& step) { return step.kind != Kind::add; });
+  return form;
 }
 
 /// An absent tensor has data of null, and an axis that a tensor has not, or has one entry of, is never left.
 ChangeTensor operand(const TensorView& tensor) {
-  ChangeTensor made{tensor.data, {}, {1, 1, 1, 1}, tensor.dtype};
+  ChangeTensor made{tensor.data, {}, {}};
+  const auto bytes = static_cast<std::int64_t>(size_in_bytes(tensor.dtype));
   for (int axis = 0; axis < tensor.rank; ++axis) {
     const auto i = static_cast<std::size_t>(axis);
-    made.sizes[axis] = static_cast<int>(tensor.shape[i]);
-    made.strides[axis] = tensor.shape[i] == 1 ? 0 : tensor.strides[i];
+    made.last[axis] = static_cast<int>(tensor.shape[i]) - 1;
+    made.strides[axis] = tensor.shape[i] == 1 ? 0 : tensor.strides[i] * bytes;
   }
   return made;
 }
@@ -98,78 +75,60 @@ ChangeTensor operand(const TensorView& tensor) {
 ChangeTensor slopes(const TensorView& tensor) {
   ChangeTensor made = operand(tensor);
   if (tensor.rank != 1) return made;
-  std::swap(made.sizes[0], made.sizes[1]);
+  std::swap(made.last[0], made.last[1]);
   std::swap(made.strides[0], made.strides[1]);
   return made;
 }
 
-}  // namespace
-
-std::string change_text(const ScoreChange& change) {
-  if (change.bias() != ScoreBias::alibi) return generate_change(change).text;
-  const auto word = [](bool value) { return std::string(value ? "true" : "false"); };
-  std::string steps;
-  int numbers = 0;
-  for (const ScoreStep& step : change.steps()) steps += code_of(step, numbers);
-  return "struct Change {\n  static constexpr bool kLocates = " + word(change.bias() != ScoreBias::none) +
-         ", kSlope = " + word(is_sloped(change)) + ", kGuards = false;" + constructor(change.bias()) + R"(
-  __device__ __forceinline__ float value(float score, int down, int right) const {
-    float slope;
-    return value(score, down, right, slope);
-  }
-  __device__ __forceinline__ float value(float score, [[maybe_unused]] int down, [[maybe_unused]] int right, float& slope) const {
-    slope = 1;
-)" + steps +
-         R"(
-    return score;
-  }
-};
-)";
+/// Which tensor is the bias: the first behind a function's operands.
+std::size_t bias_number(const ScoreChange& change) {
+  return change.function() == nullptr ? 0 : static_cast<std::size_t>(change.function()->operands());
 }
 
-namespace {
-
-constexpr std::int64_t kFar = std::int64_t{1} << 30;  // further from all entries than there are tokens
-
-/// Returns how far the entry of a table lies from row − column.
-int shift_of(const Problem& problem, const BiasTensor& bias) {
-  return static_cast<int>(std::clamp(problem.key_length - problem.query_length + bias.origin, -kFar, kFar));
-}
-
-ChangeOperands operands_of_function(const Problem& problem, const BiasTensor& bias, const ScoreOperands& operands) {
-  ChangeOperands made{};
-  const GeneratedChange generated = generate_change(problem.change);
-  std::ranges::copy(generated.numbers, made.numbers);
-  std::ranges::transform(operands, made.tensors, operand);
-  if (generated.bias_tensor >= 0) {
-    made.tensors[generated.bias_tensor] = operand(bias.values);
-    made.integers[kShift] = shift_of(problem, bias);
-  }
-  return made;
+/// Returns how far the entry of a table, or ALiBi's distance, lies from row − column.
+int shift_of(const Problem& problem, std::int64_t origin) {
+  constexpr std::int64_t kFar = std::int64_t{1} << 30;  // further from all entries than there are tokens
+  return static_cast<int>(std::clamp(problem.key_length - problem.query_length + origin, -kFar, kFar));
 }
 
 }  // namespace
 
-ChangeOperands change_operands(const Problem& problem, const AlibiTensors& alibi, const BiasTensor& bias,
-                               const ScoreOperands& operands) {
-  if (problem.change.bias() != ScoreBias::alibi) return operands_of_function(problem, bias, operands);
-  ChangeOperands made{};
-  int count = 0;
-  for (const ScoreStep& step : problem.change.steps()) {
-    if (step.kind == Kind::add) continue;
-    made.numbers[count++] = static_cast<float>(step.number);
-    if (step.kind == Kind::cap) made.numbers[count++] = static_cast<float>(kTwoLog2E / step.number);
+TensorForms forms_of(const ScoreChange& change, const ChangeTensors& tensors) {
+  TensorForms forms;
+  const std::size_t bias = bias_number(change);
+  for (std::size_t i = 0; i < bias; ++i) forms[i] = form_of(tensors.operands[i]);
+  if (change.bias() == ScoreBias::alibi) {
+    forms[bias + 1] = form_of(tensors.alibi.query_positions);
+    forms[bias + 2] = form_of(tensors.alibi.key_positions);
+    forms[bias + 1].absent = forms[bias + 2].absent = !tensors.alibi.query_positions.present();
+  } else if (change.bias() != ScoreBias::none) {
+    const TensorView& values = tensors.bias.values;
+    forms[bias] = form_of(values);
+    forms[bias].of_rows = values.shape[2] > 1 && values.strides[2] != 0;
   }
+  return forms;
+}
+
+std::string change_text(const ScoreChange& change, const TensorForms& forms) {
+  return made_of(change, forms).generated.text;
+}
+
+ChangeOperands change_operands(const Problem& problem, const ChangeTensors& tensors) {
+  const Made& made = made_of(problem, forms_of(problem.change, tensors));
+  ChangeOperands operands{};
+  std::ranges::copy(made.values, operands.numbers);
+  std::ranges::transform(tensors.operands, operands.tensors, operand);
+  const std::size_t bias = bias_number(problem.change);
   if (problem.change.bias() == ScoreBias::alibi) {
-    made.tensors[kSlopes] = slopes(alibi.slopes);
-    made.tensors[kQueryPositions] = operand(alibi.query_positions);
-    made.tensors[kKeyPositions] = operand(alibi.key_positions);
-    made.integers[kShift] = static_cast<int>(problem.key_length - problem.query_length);
-  } else if (has_bias_tensor(problem)) {
-    made.tensors[kValues] = operand(bias.values);
-    made.integers[kShift] = shift_of(problem, bias);
+    operands.tensors[bias] = slopes(tensors.alibi.slopes);
+    operands.tensors[bias + 1] = operand(tensors.alibi.query_positions);
+    operands.tensors[bias + 2] = operand(tensors.alibi.key_positions);
+    operands.integers[0] = shift_of(problem, 0);
+  } else if (made.generated.bias_tensor >= 0) {
+    operands.tensors[bias] = operand(tensors.bias.values);
+    operands.integers[0] = shift_of(problem, tensors.bias.origin);
   }
-  return made;
+  return operands;
 }
 
 }  // namespace flashmask::cuda::compile

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cuda/compile/compile.h"
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
 #include <mutex>
+#include <optional>
 #include <string_view>
 #include <thread>
 
@@ -21,18 +23,18 @@ std::uint64_t checksum_of_sources() {
   return sum;
 }
 
-/// Everything that a kernel's code depends on.
 std::string key_of(const Job& job, const std::string& version) {
   static const std::uint64_t of_sources = checksum_of_sources();
-  return version + "\n" + std::to_string(of_sources) + "\n" + job.architecture + "\n" + job.kernel + "\n" + job.text;
+  return cache_key(job, version, of_sources);
 }
 
-/// Says that a kernel is being compiled, once that has taken a second.
+/// Says that a kernel is being compiled, once that has taken a second, unless another one that lives says so.
 class Notice {
  public:
   Notice() {
     const char* const log = std::getenv("FLASHMASK_LOG");
-    if (log == nullptr || std::string_view(log) != "off") waiting_ = std::thread([this] { wait(); });
+    const bool silent = log != nullptr && std::string_view(log) == "off";
+    if (living_++ == 0 && !silent) waiting_ = std::thread([this] { wait(); });
   }
   ~Notice() {
     {
@@ -41,6 +43,7 @@ class Notice {
     }
     changed_.notify_one();
     if (waiting_.joinable()) waiting_.join();
+    --living_;
   }
   Notice(const Notice&) = delete;
   Notice& operator=(const Notice&) = delete;
@@ -52,6 +55,8 @@ class Notice {
       std::fputs("flashmask: compiling a kernel for this change of scores, which takes seconds once\n", stderr);
   }
 
+  static inline std::atomic<int> living_ = 0;
+
   std::mutex mutex_;
   std::condition_variable changed_;
   bool ended_ = false;
@@ -60,20 +65,36 @@ class Notice {
 
 }  // namespace
 
-Code code_of(const Job& job, const Cache& cache) {
+std::string text_of(const KernelCode& code, const std::string& change) {
+  return code.headers + "namespace flashmask::cuda {\n" + change + "}\n";
+}
+
+std::pair<FoundCode, std::string> best_code(const KernelCode& code,
+                                            const std::function<FoundCode(const std::string&)>& make) {
+  constexpr int kFewSpills = 16;
+  std::optional<std::pair<FoundCode, std::string>> best;
+  for (const std::string& name : code.names) {
+    FoundCode made = make(name);
+    if (!best || made.code.spilled < best->first.code.spilled) best.emplace(std::move(made), name);
+    if (best->first.code.spilled <= kFewSpills) break;
+  }
+  return *std::move(best);
+}
+
+FoundCode code_of(const Job& job, const Cache& cache) {
   const Nvrtc& compiler = nvrtc();
   return code_of(job, cache, compiler.version(), [&](const Job& of) { return compiler.compile(of); });
 }
 
-Code code_of(const Job& job, const Cache& cache, const std::string& version,
-             const std::function<Code(const Job&)>& compile) {
+FoundCode code_of(const Job& job, const Cache& cache, const std::string& version,
+                  const std::function<Code(const Job&)>& compile) {
   const std::string key = key_of(job, version);
-  if (const std::optional<Code> found = cache.find(key)) return *found;
+  if (std::optional<Code> found = cache.find(key)) return {std::move(*found), KernelOrigin::disk};
   const Cache::Lock lock(cache, key);
-  if (const std::optional<Code> found = cache.find(key)) return *found;
+  if (std::optional<Code> found = cache.find(key)) return {std::move(*found), KernelOrigin::disk};
   const Notice notice;
-  const Code made = compile(job);
-  cache.put(key, made);
+  FoundCode made{compile(job), KernelOrigin::compiler};
+  cache.put(key, made.code);
   return made;
 }
 

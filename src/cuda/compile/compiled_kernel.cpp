@@ -4,14 +4,17 @@
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 
-#include <mutex>
-#include <unordered_map>
+#include <chrono>
+#include <functional>
+#include <span>
 
 #include "cuda/compile/compile.h"
+#include "cuda/compile/kernel_table.h"
 #include "cuda/runtime/device.h"
 #include "cuda/runtime/status.h"
 #include "flashmask/device_plan.h"
 #include "flashmask/error.h"
+#include "plan/kernel.h"
 
 namespace flashmask::cuda {
 namespace {
@@ -47,10 +50,25 @@ const void* load(const compile::Code& code) {
   return kernel;  // launched as cudaKernel_t, which is the same type
 }
 
-std::string architecture_of(const Problem& problem) {
-  const ComputeCapability capability = device_facts(problem.device).capability;
-  const int number = 10 * capability.major + capability.minor;
-  return "sm_" + std::to_string(number) + (number == 90 ? "a" : "");  // a: with Hopper's own instructions
+std::string architecture_of(Device device) {
+  const ComputeCapability capability = device_facts(device).capability;
+  return "sm_" + std::to_string(10 * capability.major + capability.minor);
+}
+
+/// What a kernel is compiled from, with struct Change as `change` has it.
+compile::Job job_of(const KernelCode& code, const std::string& name, const std::string& change,
+                    const std::string& architecture, const Problem& problem) {
+  return {.text = compile::text_of(code, change),
+          .kernel = name,
+          .architecture = architecture == "sm_90" ? "sm_90a" : architecture,  // a: with Hopper's own instructions
+          .made_for = problem.change.text()};
+}
+
+CompiledKernel facts_of(const std::string& name, const compile::FoundCode& made) {
+  return {.name = compile::short_name(name),
+          .origin = made.origin,
+          .spilled = made.code.spilled,
+          .compiler = compile::nvrtc().name()};
 }
 
 void refuse_capture(const Problem& problem, void* stream) {
@@ -60,58 +78,78 @@ void refuse_capture(const Problem& problem, void* stream) {
               "captured; make the plan, or run once, before");
 }
 
-/// So few bytes of registers in memory, a thread, cost nothing that is seen.
-constexpr int kFewSpills = 16;
-
-/// A kernel of the process's table; the first to ask for it compiles it.
-struct Entry {
-  std::mutex mutex;
-  const void* kernel = nullptr;
-  int spilled = 0;
-};
-
-Entry& entry_of(const std::string& key) {
-  // Never destroyed: other threads may be calling while the process ends.
-  static auto& mutex = *new std::mutex;
-  static auto& entries = *new std::unordered_map<std::string, Entry>;
-  const std::lock_guard lock(mutex);
-  return entries[key];
+/// Returns the kernel of `code` as compiled_kernel() does, with how it came about.
+compile::LoadedKernel loaded_kernel(const KernelCode& code, const Problem& problem, const TensorForms& forms,
+                                    void* stream) {
+  static auto& table = *new compile::KernelTable;  // never destroyed: threads may be calling while the process ends
+  const std::string change = compile::change_text(problem.change, forms),
+                    architecture = architecture_of(problem.device);
+  return table.find_or_make(architecture + code.names.front() + change, [&] {
+    refuse_capture(problem, stream);
+    const CurrentDevice current(problem.device);
+    const compile::Cache cache(kernel_cache_folder());
+    const auto [made, name] = compile::best_code(code, [&](const std::string& each) {
+      return compile::code_of(job_of(code, each, change, architecture, problem), cache);
+    });
+    return compile::LoadedKernel{load(made.code), facts_of(name, made)};
+  });
 }
 
-/// Returns a kernel's entry, whose kernel is there.
-const Entry& loaded(const char* headers, const std::string& name, const Problem& problem, void* stream) {
-  const std::string change = compile::change_text(problem.change), architecture = architecture_of(problem);
-  Entry& entry = entry_of(architecture + name + change);
-  const std::lock_guard lock(entry.mutex);
-  if (entry.kernel != nullptr) return entry;
-  refuse_capture(problem, stream);
-  const CurrentDevice current(problem.device);
-  const compile::Cache cache(compile::cache_folder());
-  const compile::Code code =
-      compile::code_of({.text = std::string(headers) + "namespace flashmask::cuda {\n" + change + "}\n",
-                        .kernel = name,
-                        .architecture = architecture},
-                       cache);
-  entry.spilled = code.spilled;
-  entry.kernel = load(code);
-  return entry;
+/// Calls task(code) for what is compiled of these kernels, side by side.
+template <class Task>
+std::vector<CompiledKernel> for_each_code(std::span<const Kernel* const> kernels, const Problem& problem,
+                                          std::size_t block_bytes, const Task& task) {
+  std::vector<std::function<CompiledKernel()>> tasks;
+  for (const Kernel* kernel : kernels)
+    for (const KernelCode& code : kernel->compiled_code(problem, block_bytes))
+      tasks.push_back([&task, code, direction = kernel->info().direction] {
+        CompiledKernel made = task(code);
+        made.direction = direction;
+        return made;
+      });
+  return compile::side_by_side(tasks);
 }
 
 }  // namespace
 
-const void* compiled_kernel(const char* headers, const std::string& name, const Problem& problem, void* stream) {
-  return loaded(headers, name, problem, stream).kernel;
-}
-
-const void* compiled_kernel(const char* headers, std::span<const std::string> names, const Problem& problem,
-                            void* stream) {
-  const Entry* best = nullptr;
-  for (const std::string& name : names) {
-    const Entry& made = loaded(headers, name, problem, stream);
-    if (best == nullptr || made.spilled < best->spilled) best = &made;
-    if (best->spilled <= kFewSpills) break;
-  }
-  return best->kernel;
+const void* compiled_kernel(const KernelCode& code, const Problem& problem, const TensorForms& forms, void* stream) {
+  return loaded_kernel(code, problem, forms, stream).kernel;
 }
 
 }  // namespace flashmask::cuda
+
+namespace flashmask {
+
+std::vector<CompiledKernel> compile_kernels(std::span<const Kernel* const> kernels, const Problem& problem,
+                                            void* stream) {
+  const TensorForms forms = usual_forms(problem.change, problem.dtype);  // calls may have others
+  return cuda::for_each_code(
+      kernels, problem, cuda::device_facts(problem.device).block_shared_bytes,
+      [&](const KernelCode& code) { return cuda::loaded_kernel(code, problem, forms, stream).made; });
+}
+
+std::vector<CompiledKernel> try_to_compile(std::span<const Kernel* const> kernels, const Problem& problem,
+                                           const GpuKind& kind) {
+  namespace compile = cuda::compile;
+  const compile::Nvrtc& compiler = compile::nvrtc();
+  const std::string change = compile::change_text(problem.change, usual_forms(problem.change, problem.dtype));
+  return cuda::for_each_code(kernels, problem, kind.block_shared_bytes, [&](const KernelCode& code) {
+    const auto begin = std::chrono::steady_clock::now();
+    const auto [made, name] = compile::best_code(code, [&](const std::string& each) {
+      return compile::FoundCode{compiler.compile(cuda::job_of(code, each, change, kind.architecture, problem)),
+                                KernelOrigin::compiler};
+    });
+    CompiledKernel facts = cuda::facts_of(name, made);
+    facts.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    return facts;
+  });
+}
+
+GpuKind first_gpu() {
+  constexpr Device kFirst{DeviceType::cuda, 0};
+  if (!cuda::device_refusal(cuda::at_least(0, 0)).empty()) return {};
+  const cuda::DeviceFacts& facts = cuda::device_facts(kFirst);
+  return {cuda::architecture_of(kFirst), facts.capability, facts.block_shared_bytes, facts.shared_bytes};
+}
+
+}  // namespace flashmask

@@ -194,7 +194,7 @@ Code Nvrtc::compile(const Job& job) const {
   call.check(call.lowered_name(made, job.kernel.c_str(), &kernel), "nvrtcGetLoweredName");
   std::size_t size = 0;
   call.check(call.cubin_size(made, &size), "nvrtcGetCUBINSize");
-  Code code{std::string(size, 0), kernel, spilled_bytes(log)};
+  Code code{std::string(size, 0), kernel, spilled_bytes(log), job.made_for};
   call.check(call.cubin(made, code.cubin.data()), "nvrtcGetCUBIN");
   return code;
 }

@@ -9,9 +9,10 @@ namespace flashmask::cuda::compile {
 
 /// One kernel to compile.
 struct Job {
-  std::string text;          ///< of the file, which includes some of sources()
-  std::string kernel;        ///< the expression that names the kernel there, such as f<int>
-  std::string architecture;  ///< such as sm_80
+  std::string text;           ///< of the file, which includes some of sources()
+  std::string kernel;         ///< the expression that names the kernel there, such as f<int>
+  std::string architecture;   ///< such as sm_80
+  std::string made_for = {};  ///< the change of scores that asks for it, for people; not what it is known by
 };
 
 /// Machine code with one kernel.
@@ -20,6 +21,7 @@ struct Code {
   std::string kernel;  ///< the kernel's name in it
   int spilled = 0;  ///< bytes of registers that it stores in memory, a thread; at least kSerialized where products of
                     ///< tiles (wgmma) run one after the other
+  std::string made_for = {};  ///< the job's
 
   static constexpr int kSerialized = 1 << 20;
 
@@ -38,6 +40,8 @@ class Nvrtc {
 
   /// Such as "13.0, 109338064 bytes", which differs where code may differ.
   const std::string& version() const { return version_; }
+  /// Such as "NVRTC 13.0, /usr/local/cuda/lib64/libnvrtc.so.13".
+  std::string name() const { return "NVRTC " + version_.substr(0, version_.find(',')) + ", " + file_; }
 
   /// Throws Status::internal with what the compiler says.
   Code compile(const Job& job) const;

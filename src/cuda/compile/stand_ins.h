@@ -5,6 +5,7 @@
 // of their names includes this file (cmake/EmbedHeaders.cmake).
 
 #define INFINITY __int_as_float(0x7f800000)
+#define __builtin_inff() INFINITY
 
 namespace std {
 

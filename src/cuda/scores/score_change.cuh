@@ -14,45 +14,67 @@
 ///       static constexpr bool kLocates;  // whether it reads where a score lies; if not, the constructor gets zeros
 ///       static constexpr bool kSlope;    // whether its derivative is not 1 everywhere
 ///       static constexpr bool kGuards;   // whether its derivative may be infinite or NaN
+///       static constexpr bool kMakesNan;  // whether it may be NaN in padding, whose products are 0, or where it is
+///       hidden
 ///       // The place is that of the lane's first score.
 ///       __device__ Change(const ChangeOperands&, int batch, int head, int row, int column);
-///       __device__ float value(float score, int down, int right) const;
-///       __device__ float value(float score, int down, int right, float& slope) const;
-///       // Where it reads a bias: the same with the derivative by what the bias has for the score.
-///       __device__ float value_by_bias(float score, int down, int right, float& slope) const;
+///       // A changed score as a power of two, log₂ e times the score, and its derivatives by the score and by the
+///       bias;
+///       // the last function exists where a tensor's bias is read.
+///       __device__ float value(float product, int down, int right) const;
+///       __device__ float value(float product, int down, int right, float& slope) const;
+///       __device__ float value(float product, int down, int right, float& slope, float& bias_slope) const;
 ///     };
 ///
-/// `score`: a scaled product; `down`, `right`: how many rows and columns further on it lies than the lane's first. The
-/// text may use the functions here.
+/// `product`: of query and key, without scale; `down`, `right`: how many rows and columns further on it lies than the
+/// lane's first. They are known when a kernel is compiled: what is the same for some scores, such as what is read for a
+/// row, is computed once, since there are no branches. The text may use the functions here.
 namespace flashmask::cuda {
 
-/// Where a number of a tensor lies, by the indices of its first axes; those past an end, of scores that are hidden,
-/// take the last one.
-template <int kAxes>
-__device__ __forceinline__ std::int64_t place_in(const ChangeTensor& tensor, const int (&indices)[kAxes]) {
-  std::int64_t place = 0;
-#pragma unroll
-  for (int axis = 0; axis < kAxes; ++axis)
-    place += min(max(indices[axis], 0), tensor.sizes[axis] - 1) * tensor.strides[axis];
-  return place;
+/// A place in a tensor with elements of type T, reached axis by axis. An index past the end, of scores that are hidden,
+/// takes the last entry; none is below 0.
+template <class T>
+struct Entry {
+  const ChangeTensor& tensor;
+  const std::uint8_t* place;
+
+  __device__ __forceinline__ explicit Entry(const ChangeTensor& of)
+      : Entry(of, static_cast<const std::uint8_t*>(of.data)) {}
+  __device__ __forceinline__ Entry(const ChangeTensor& of, const std::uint8_t* at) : tensor(of), place(at) {}
+
+  /// Goes along an axis: by any stride, by one that fits 32 bits, which takes one instruction, and among neighbours.
+  template <int kAxis>
+  __device__ __forceinline__ Entry far(int index) const {
+    return {tensor, place + within<kAxis>(index) * tensor.strides[kAxis]};
+  }
+  template <int kAxis>
+  __device__ __forceinline__ Entry near(int index) const {
+    return {tensor, place + std::int64_t{within<kAxis>(index)} * static_cast<int>(tensor.strides[kAxis])};
+  }
+  template <int kAxis>
+  __device__ __forceinline__ Entry next(int index) const {
+    return {tensor, place + std::int64_t{within<kAxis>(index)} * static_cast<int>(sizeof(T))};
+  }
+
+  __device__ __forceinline__ float value() const {
+    if constexpr (std::is_same_v<T, float>)
+      return __ldg(reinterpret_cast<const float*>(place));
+    else
+      return unpack<T>(__ldg(reinterpret_cast<const std::uint16_t*>(place))).x;
+  }
+
+ private:
+  template <int kAxis>
+  __device__ __forceinline__ int within(int index) const {
+    return min(index, tensor.last[kAxis]);
+  }
+};
+
+/// Whether a table of distances has an entry.
+__device__ __forceinline__ bool has_entry(const ChangeTensor& table, int entry) {
+  return static_cast<unsigned>(entry) <= static_cast<unsigned>(table.last[3]);
 }
 
-/// Returns a number of a tensor of any dtype, and of one that is known to be float32.
-template <class... Indices>
-__device__ __forceinline__ float at(const ChangeTensor& tensor, Indices... indices) {
-  const std::int64_t place = place_in(tensor, {indices...});
-  if (tensor.dtype == DType::f32) return __ldg(static_cast<const float*>(tensor.data) + place);
-  const std::uint32_t word = __ldg(static_cast<const std::uint16_t*>(tensor.data) + place);
-  return tensor.dtype == DType::f16 ? unpack<__half>(word).x : unpack<__nv_bfloat16>(word).x;
-}
-template <class... Indices>
-__device__ __forceinline__ float at_float32(const ChangeTensor& tensor, Indices... indices) {
-  return __ldg(static_cast<const float*>(tensor.data) + place_in(tensor, {indices...}));
-}
-
-__device__ __forceinline__ float tanh_of(float x) { return tanh_of_power(x * (2 * kLog2E)); }
-__device__ __forceinline__ float exp_of(float x) { return exp2_approximate(x * kLog2E); }
-__device__ __forceinline__ float log_of(float x) { return log2_approximate(x) * kLn2; }
 __device__ __forceinline__ float sqrt_of(float x) { return sqrtf(x); }
 __device__ __forceinline__ float reciprocal_of(float x) { return reciprocal_approximate(x); }
 
@@ -76,17 +98,20 @@ __device__ __forceinline__ Change change_at(const ChangeOperands& operands, cons
     return Change(operands, 0, 0, 0, 0);
 }
 
-/// Turns a tile's products into the powers of two of changed scores, ahead of hiding. Multiplied here, not with the
-/// maximum later on, a row's maximum is exactly its largest score, however large the change makes it.
+/// Turns a tile's products into the powers of two of changed scores, ahead of hiding. As they are multiplied by nothing
+/// later on, a row's maximum is exactly its largest score, however large the change makes it.
 template <class Change, class Place, int kUnits, int kEights>
-__device__ __forceinline__ void change_tile(float (&s)[kUnits][kEights][4], const ChangeOperands& operands, float scale,
+__device__ __forceinline__ void change_tile(float (&s)[kUnits][kEights][4], const ChangeOperands& operands,
                                             const Place& place) {
   const Change change = change_at<Change>(operands, place);
-  for_each_score<kUnits, kEights>([&](int unit, int eight, int i) {
-    s[unit][eight][i] =
-        change.value(s[unit][eight][i] * scale, Place::rows_to(unit, eight, i), Place::columns_to(unit, eight, i)) *
-        kLog2E;
-  });
+#pragma unroll
+  for (int eight = 0; eight < kEights; ++eight)
+#pragma unroll
+    for (int unit = 0; unit < kUnits; ++unit)
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        s[unit][eight][i] =
+            change.value(s[unit][eight][i], Place::rows_to(unit, eight, i), Place::columns_to(unit, eight, i));
 }
 
 /// Weighs changed scores (changed_weights.cuh).
@@ -94,8 +119,6 @@ template <class Change, class Place, class Rows>
 struct ChangeWeights {
   static constexpr bool kGuards = Change::kGuards;
   const Change& change;
-  const Place& place;
-  const float &scale, &scale_log2;  // ScoreArguments
   const Rows& lse_log2;
 
   __device__ __forceinline__ ChangedWeight operator()(int unit, int eight, int i, float product) const {
@@ -103,32 +126,39 @@ struct ChangeWeights {
     const int down = Place::rows_to(unit, eight, i), right = Place::columns_to(unit, eight, i);
     float changed;
     if constexpr (Change::kSlope)
-      changed = change.value(product * scale, down, right, weight.slope);
+      changed = change.value(product, down, right, weight.slope);
     else
-      changed = change.value(product * scale, down, right);
-    // The product is rounded as change_tile() rounds it, so that p is that of the forward however large scores are.
-    weight.p = exp2_approximate(fmaf(changed * kLog2E, scale_log2, -lse_log2.at(unit, eight, i)));
-    if constexpr (kGuards) weight.p = fmaxf(weight.p, 0);  // NaN, of rows behind the last one, becomes 0
+      changed = change.value(product, down, right);
+    weight.p = exp2_approximate(changed - lse_log2.at(unit, eight, i));
+    if constexpr (Change::kMakesNan) weight.p = fmaxf(weight.p, 0);  // NaN becomes 0
     return weight;
   }
 };
-template <class Change, class Place, class Rows>
-ChangeWeights(const Change&, const Place&, const float&, const float&, const Rows&)
-    -> ChangeWeights<Change, Place, Rows>;
+
+/// Returns the weights of the scores that lie at `place`.
+template <class Place, class Change, class Rows>
+__device__ __forceinline__ ChangeWeights<Change, Place, Rows> change_weights(const Change& change, const Place&,
+                                                                             const Rows& lse_log2) {
+  return {change, lse_log2};
+}
 
 /// Turns products into probabilities times the derivatives of changed scores by what the bias has for them.
 template <class Change, class Place, int kUnits, int kEights, class Rows>
 __device__ __forceinline__ void weigh_by_bias(float (&s)[kUnits][kEights][4], const ChangeOperands& operands,
-                                              const ScoreArguments& score, const Rows& lse_log2, const Place& place) {
+                                              const Rows& lse_log2, const Place& place) {
   const Change change = change_at<Change>(operands, place);
-  for_each_score<kUnits, kEights>([&](int unit, int eight, int i) {
-    float slope;
-    const float changed = change.value_by_bias(s[unit][eight][i] * score.scale, Place::rows_to(unit, eight, i),
-                                               Place::columns_to(unit, eight, i), slope);
-    const float p = exp2_approximate(fmaf(changed * kLog2E, score.scale_log2, -lse_log2.at(unit, eight, i)));
-    // Rows behind the last one may make NaN, which is not above 0, and a hidden score an infinite slope.
-    s[unit][eight][i] = p > 0 ? p * slope : 0;
-  });
+#pragma unroll
+  for (int eight = 0; eight < kEights; ++eight)
+#pragma unroll
+    for (int unit = 0; unit < kUnits; ++unit)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        float slope, bias_slope;
+        const float changed = change.value(s[unit][eight][i], Place::rows_to(unit, eight, i),
+                                           Place::columns_to(unit, eight, i), slope, bias_slope);
+        const float p = exp2_approximate(changed - lse_log2.at(unit, eight, i));
+        s[unit][eight][i] = p > 0 ? p * bias_slope : 0;  // NaN is not above 0, and a derivative may be infinite
+      }
 }
 
 }  // namespace flashmask::cuda

@@ -2,11 +2,15 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <climits>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
+#include <numbers>
 #include <string>
 #include <vector>
 
+#include "cuda/views/change.h"
 #include "kit/random_numbers.h"
 #include "plan/generate_change.h"
 #include "plan/score_functions.h"
@@ -22,27 +26,36 @@ using std::abs;
 using std::max;
 using std::min;
 
-struct ChangeTensor {
-  const float* data;
-  std::int64_t strides[4];
-  int sizes[4];
-};
-struct ChangeOperands {
-  float numbers[16];
-  int integers[4];
-  ChangeTensor tensors[4];
-};
+using cuda::ChangeOperands;
+using cuda::ChangeTensor;
 
-float at(const ChangeTensor& tensor, int i0 = 0, int i1 = 0, int i2 = 0, int i3 = 0) {
-  const int indices[] = {i0, i1, i2, i3};
-  std::int64_t offset = 0;
-  for (int axis = 0; axis < 4; ++axis)
-    offset += std::clamp(indices[axis], 0, tensor.sizes[axis] - 1) * tensor.strides[axis];
-  return tensor.data[offset];
-}
-[[maybe_unused]] float tanh_of(float x) { return std::tanh(x); }
-[[maybe_unused]] float exp_of(float x) { return std::exp(x); }
-[[maybe_unused]] float log_of(float x) { return std::log(x); }
+template <class T>
+struct Entry {
+  const ChangeTensor& tensor;
+  const std::byte* place;
+
+  explicit Entry(const ChangeTensor& of) : Entry(of, static_cast<const std::byte*>(of.data)) {}
+  Entry(const ChangeTensor& of, const std::byte* at) : tensor(of), place(at) {}
+  template <int kAxis>
+  Entry far(int index) const {
+    EXPECT_GE(index, 0);
+    return {tensor, place + std::min(index, tensor.last[kAxis]) * tensor.strides[kAxis]};
+  }
+  template <int kAxis>
+  Entry near(int index) const {
+    EXPECT_LE(std::abs(tensor.strides[kAxis]), INT_MAX);
+    return far<kAxis>(index);
+  }
+  template <int kAxis>
+  Entry next(int index) const {
+    if (tensor.last[kAxis] > 0) EXPECT_EQ(tensor.strides[kAxis], sizeof(T));
+    return far<kAxis>(index);
+  }
+  float value() const { return *reinterpret_cast<const T*>(place); }
+};
+[[maybe_unused]] bool has_entry(const ChangeTensor& table, int entry) { return entry >= 0 && entry <= table.last[3]; }
+[[maybe_unused]] float exp2_approximate(float x) { return std::exp2(x); }
+[[maybe_unused]] float log2_approximate(float x) { return std::log2(x); }
 [[maybe_unused]] float sqrt_of(float x) { return std::sqrt(x); }
 [[maybe_unused]] float reciprocal_of(float x) { return 1 / x; }
 [[maybe_unused]] float sin_of(float x) { return std::sin(x); }
@@ -50,22 +63,21 @@ float at(const ChangeTensor& tensor, int i0 = 0, int i1 = 0, int i2 = 0, int i3 
 [[maybe_unused]] int floor_quotient(int a, int b) { return a / b - (a % b != 0 && (a < 0) != (b < 0) ? 1 : 0); }
 
 struct Asked {
-  float score;
+  float product;
   int b, h, q, k, down, right;
 };
 struct Computed {
-  float value, with_slope, slope, with_bias_slope, bias_slope;
+  float value, with_slope, slope, with_slopes, bias_slope;
 };
 
 template <class Change>
 Computed computed(const ChangeOperands& operands, const Asked& asked) {
   const Change change(operands, asked.b, asked.h, asked.q - asked.down, asked.k - asked.right);
   Computed made{};
-  made.value = change.value(asked.score, asked.down, asked.right);
-  made.with_slope = change.value(asked.score, asked.down, asked.right, made.slope);
-  made.with_bias_slope = made.value;
-  if constexpr (requires { change.value_by_bias(0, 0, 0, made.bias_slope); })
-    made.with_bias_slope = change.value_by_bias(asked.score, asked.down, asked.right, made.bias_slope);
+  made.value = change.value(asked.product, asked.down, asked.right);
+  made.with_slope = change.value(asked.product, asked.down, asked.right, made.slope);
+  if constexpr (requires(float& slope) { change.value(0.0f, 0, 0, slope, slope); })
+    made.with_slopes = change.value(asked.product, asked.down, asked.right, made.slope, made.bias_slope);
   return made;
 }
 
@@ -77,6 +89,7 @@ Computed computed(const ChangeOperands& operands, const Asked& asked) {
 
 constexpr std::int64_t kSizes[] = {4, 5, 6, 7};
 constexpr std::int64_t kKeys = 7;
+constexpr double kScale = 0.3;
 
 /// The numbers that the changes read: each operand has its first dimensions' sizes, a bias all four.
 class Operands {
@@ -85,7 +98,8 @@ class Operands {
     check::RandomNumbers random(7);
     for (float& each : values_) each = static_cast<float>(random.normal());
     doubles_.assign(std::begin(values_), std::end(values_));
-    std::ranges::copy(generated_.numbers, device.numbers);
+    std::ranges::transform(generated_.numbers, device.numbers,
+                           [](const ChangeNumber& each) { return each.value(kScale); });
     device.integers[0] = kShift;
     const ScoreFunction whole = (change | scores::function("score")).function() == nullptr
                                     ? ScoreFunction::parse("score")
@@ -121,10 +135,10 @@ class Operands {
   /// Operand i begins at the i-th of the values.
   void add(int rank, int i) {
     ChangeTensor& tensor = device.tensors[i];
-    tensor = {values_ + i, {}, {1, 1, 1, 1}};
-    std::int64_t stride = 1;
+    tensor = {values_ + i, {}, {}};
+    std::int64_t stride = sizeof(float);
     for (int axis = rank - 1; axis >= 0; --axis) {
-      tensor.sizes[axis] = static_cast<int>(kSizes[axis]);
+      tensor.last[axis] = static_cast<int>(kSizes[axis]) - 1;
       tensor.strides[axis] = stride;
       stride *= kSizes[axis];
     }
@@ -149,7 +163,7 @@ TEST(GeneratedChange, ComputesWhatTheReferenceDoes) {
     const ScoreChange change = ScoreChange::parse(test::kScoreFunctions[i]);
     const Operands operands(change);
     for (int n = 0; n < 300; ++n) {
-      Asked asked{static_cast<float>(4 * random.normal()),
+      Asked asked{static_cast<float>(4 / kScale * random.normal()),
                   static_cast<int>(random.below(2)),
                   static_cast<int>(random.below(5)),
                   static_cast<int>(random.below(6)),
@@ -159,14 +173,18 @@ TEST(GeneratedChange, ComputesWhatTheReferenceDoes) {
       asked.down = n % 2 == 0 ? asked.q : asked.q / 2;
       asked.right = asked.k / 2;
       const ScorePlace place{operands.bias(change, asked), asked.b, asked.h, asked.q, asked.k, operands.host};
-      const ScoreChange::Changed expected = change.apply(asked.score, place);
+      const double score = kScale * asked.product;
+      const ScoreChange::Changed expected = change.apply(score, place);
+      const double value = expected.value * std::numbers::log2e;
       const Computed found = kComputed[i](operands.device, asked);
-      const std::string what = std::string(test::kScoreFunctions[i]) + " of " + std::to_string(asked.score);
-      expect_near(found.value, expected.value, what);
-      expect_near(found.with_slope, expected.value, what);
-      expect_near(found.with_bias_slope, expected.value, what);
+      const std::string what = std::string(test::kScoreFunctions[i]) + " of " + std::to_string(score);
+      expect_near(found.value, value, what);
+      expect_near(found.with_slope, value, what);
       expect_near(found.slope, expected.slope, "slope of " + what);
-      expect_near(found.bias_slope, expected.bias_slope, "slope by the bias of " + what);
+      if (change.bias() != ScoreBias::none) {
+        expect_near(found.with_slopes, value, what);
+        expect_near(found.bias_slope, expected.bias_slope, "slope by the bias of " + what);
+      }
       if (HasFailure()) return;
     }
   }
@@ -189,6 +207,9 @@ TEST(GeneratedChange, SaysWhatKernelsMayLeaveOut) {
   EXPECT_TRUE(has("function(add(score, at(0, h)))", "kLocates = true"));
   EXPECT_TRUE(has("function(add(score, at(0, h)))", "kSlope = false"));
   EXPECT_TRUE(has("function(log(score))", "kGuards = true"));
+  EXPECT_TRUE(has("function(mul(score, at(0, h)))", "kGuards = false"));
+  EXPECT_TRUE(has("function(mul(score, at(0, q)))", "kGuards = true"));
+  EXPECT_TRUE(has("function(add(score, at(0, q)))", "kGuards = false"));
 }
 
 }  // namespace

@@ -112,3 +112,96 @@ def test_what_does_not_fit_is_refused_by_name():
     refused(
         NotImplementedError, "a gradient of alibi_slopes was asked for, and it has none", of_slopes, jnp.asarray(SLOPES)
     )
+
+
+GATE, TABLE = np.linspace(0.5, 2.0, 4).astype(np.float32), np.random.default_rng(2).standard_normal((4, 60))
+DOCUMENT = np.arange(N) // 20
+
+
+def both(function):
+    """The function of jax.numpy, and the same of torch."""
+    return lambda *a: function(jnp, jnp.asarray, *a), lambda *a: function(torch, torch.as_tensor, *a)
+
+
+FUNCTIONS = {
+    "squares by head": lambda np, array, s, b, h, i, j: s * abs(s) * array(GATE)[h] + b,
+    "a table": lambda np, array, s, b, h, i, j: s + 1.0 * array(TABLE)[h, abs(i - j) % 60],
+    "by document": lambda np, array, s, b, h, i, j: (
+        np.where(array(DOCUMENT)[i] == array(DOCUMENT)[j], s, s - 10.0) * (1 + 0.1 * np.cos(1.0 * (i - j)))
+    ),
+    "conditions": lambda np, array, s, b, h, i, j: (
+        np.where((s > 0) & (i // 3 != j), np.tanh(s) ** 3, np.exp(-s) / (2 + i)) + np.sign(s) * np.floor(s)
+    ),
+    "an activation": lambda np, array, s, b, h, i, j: s * (jax.nn.sigmoid(s) if np is jnp else torch.sigmoid(s)),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions_compute_what_torch_computes(name):
+    of_jax, of_torch = both(FUNCTIONS[name])
+    mask, arrays = FAMILIES["causal_document"](), inputs()
+
+    def call(q, k, v):
+        return fm.attention(q, k, v, mask, score=of_jax, return_lse=True)
+
+    def call_of_torch(q, k, v):
+        return flashmask.attention(q, k, v, mask, score=of_torch, return_lse=True)
+
+    found, expected = jax.jit(lambda *a: results(call, *a))(*arrays), results_of_torch(call_of_torch, arrays)
+    for a, b in zip(found, expected, strict=True):
+        np.testing.assert_allclose(np.asarray(a), b.numpy(), rtol=2e-4, atol=2e-4)
+
+
+def test_text_and_captured_tracers_are_operands():
+    q, k, v = inputs()
+    text = scores.function("mul(score, at(0, h))", GATE)
+
+    @jax.jit
+    def scaled(q, k, v, gate):
+        return fm.attention(q, k, v, score=lambda s, b, h, i, j: s * gate[h])
+
+    expected = np.asarray(fm.attention(q, k, v, score=text))
+    np.testing.assert_array_equal(np.asarray(scaled(q, k, v, GATE)), expected)
+    mapped = jax.vmap(lambda q: fm.attention(q[None], k[:1], v[:1], score=text)[0])(jnp.stack([q[0], q[1]]))
+    np.testing.assert_array_equal(np.asarray(mapped[0]), expected[0])
+
+
+def test_functions_in_float64_are_the_reference():
+    jax.config.update("jax_enable_x64", True)
+    try:
+        arrays = inputs(batch=1, rows=9, columns=9, dim=8, value_dim=8, dtype=np.float64)
+        of_jax, of_torch = both(FUNCTIONS["squares by head"])
+        found = jax.jit(lambda *a: results(lambda q, k, v: fm.attention(q, k, v, score=of_jax, return_lse=True), *a))(
+            *arrays
+        )
+        expected = results_of_torch(
+            lambda q, k, v: flashmask.attention(q, k, v, score=of_torch, return_lse=True), arrays, dtype=torch.float64
+        )
+        for a, b in zip(found, expected, strict=True):
+            np.testing.assert_allclose(np.asarray(a), b.numpy(), rtol=1e-12, atol=1e-12)
+    finally:
+        jax.config.update("jax_enable_x64", False)
+
+
+def test_functions_refuse_what_they_cannot_have():
+    q, k, v = inputs()
+    by_batch, gate = scores.function("mul(score, add(b, 1))"), jnp.asarray(GATE)
+    refused(
+        NotImplementedError,
+        "where a function of scores reads b",
+        jax.vmap(lambda q: fm.attention(q[None], k[:1], v[:1], score=by_batch)),
+        q,
+    )
+    refused(
+        NotImplementedError,
+        "a gradient of operand0 of a function of scores was asked for",
+        jax.grad(lambda gate: fm.attention(q, k, v, score=lambda s, b, h, i, j: s * gate[h]).sum()),
+        gate,
+    )
+    refused(
+        NotImplementedError,
+        "score computes broadcast_in_dim() (",
+        lambda: fm.attention(q, k, v, score=lambda s, *_: jnp.sort(s[None])[0]),
+    )
+    whole = scores.function("mul(score, at(0, h))", GATE.astype("int32"))
+    refused(TypeError, "operand 0 has dtype int32", lambda: fm.attention(q, k, v, score=whole))

@@ -95,10 +95,13 @@ class Inputs(NamedTuple):
         return made._replace(device=f"cuda:{self.device_index}")
 
 
-def plan_of_call(q: Tensor, k: Tensor, v: Tensor, call: Call, kernel: str = "") -> tuple[AnyPlan, int]:
+def plan_of_call(
+    q: Tensor, k: Tensor, v: Tensor, call: Call, kernel: str = "", backward_later: bool = False
+) -> tuple[AnyPlan, int]:
     """Returns the plan, which the current stream may use, and that stream.
 
     `kernel`: what the names of the plan's kernels begin with, whatever the call's own plan says; "": any.
+    `backward_later`: what is compiled for the backward waits for the first one, where a plan is made.
     """
     device = q.device
     if k.device != device or v.device != device:
@@ -109,9 +112,9 @@ def plan_of_call(q: Tensor, k: Tensor, v: Tensor, call: Call, kernel: str = "") 
     call = resolved(call, device.index)
     mask = call.mask
     if call.block_mask is None and (mask is None or mask.dtype is torch.uint8):
-        plan, made_in = _of_constant(call, inputs, capture)
+        plan, made_in = _of_constant(call, inputs, capture, backward_later)
     else:
-        plan, made_in = _of_masks(call, inputs, capture), capture
+        plan, made_in = _of_masks(call, inputs, capture, backward_later), capture
     plan.join(stream, made_in != capture)
     return plan, stream
 
@@ -129,7 +132,7 @@ def plan_of_header(header: bytes, mask: Mask, problem: Problem, options: Options
     return found
 
 
-def _of_masks(call: Call, inputs: Inputs, capture: int) -> AnyPlan:
+def _of_masks(call: Call, inputs: Inputs, capture: int, backward_later: bool = False) -> AnyPlan:
     """Returns the plan of row indices or booleans on the device, of a block mask, or of both."""
     mask = call.mask
     first, second = (mask, call.block_mask) if mask is not None else (call.block_mask, None)
@@ -145,7 +148,7 @@ def _of_masks(call: Call, inputs: Inputs, capture: int) -> AnyPlan:
         found, reference = kept.plans.get(key, (None, None))
         if found is not None and (reference is None or reference() is beside):
             return found
-    plan = _of_cudnn(call, inputs) or _make_of_tensors(call, inputs)
+    plan = _of_cudnn(call, inputs) or _make_of_tensors(call, inputs, backward_later)
     if kept is not None:
         if capture:  # an earlier graph's plans are of no use to another
             kept.plans = {of: other for of, other in kept.plans.items() if of[0] in (0, capture)}
@@ -167,11 +170,16 @@ def _kept(mask: Tensor) -> _OfTensor | None:
     return kept if kept.state == state else _of_tensors.put(mask, _OfTensor(state))
 
 
-def _make_of_tensors(call: Call, inputs: Inputs) -> AnyPlan:
+def _make_of_tensors(call: Call, inputs: Inputs, backward_later: bool) -> AnyPlan:
     mask, block_mask, causal = call.mask, call.block_mask, call.causal
     problem = inputs.problem(call)
     device = torch.device(problem.device)
-    options = Options(deterministic=int(call.deterministic), invariant=int(call.invariant), kernel=inputs.kernel)
+    options = Options(
+        deterministic=int(call.deterministic),
+        invariant=int(call.invariant),
+        kernel=inputs.kernel,
+        compile_backward_later=int(backward_later),
+    )
     if mask is not None and mask.dtype is torch.bool:
         check_devices(device, mask=mask)
         if causal or block_mask is not None:
@@ -203,7 +211,7 @@ def _on_host(call: Call, problem: Problem) -> Mask:
     return named_mask(call._replace(mask=mask, block_mask=block_mask), problem).mask
 
 
-def _of_constant(call: Call, inputs: Inputs, capture: int) -> tuple[AnyPlan, int]:
+def _of_constant(call: Call, inputs: Inputs, capture: int, backward_later: bool = False) -> tuple[AnyPlan, int]:
     """Returns the plan of a mask on the host, or of no mask, and the capture that the plan was made in (0: none)."""
     mask, header = call.mask, None
     if mask is not None:
@@ -217,7 +225,7 @@ def _of_constant(call: Call, inputs: Inputs, capture: int) -> tuple[AnyPlan, int
     key: Key = (header, inputs, numbers_of(call))
     found = device_plans.find(key)
     if found is None:
-        found = _of_cudnn(call, inputs) or _make(call, inputs)
+        found = _of_cudnn(call, inputs) or _make(call, inputs, backward_later)
         if capture:
             return found, capture
         found = device_plans.keep(key, found, found.bytes)
@@ -226,15 +234,16 @@ def _of_constant(call: Call, inputs: Inputs, capture: int) -> tuple[AnyPlan, int
     return found, 0
 
 
-def _make(call: Call, inputs: Inputs) -> AnyPlan:
+def _make(call: Call, inputs: Inputs, backward_later: bool) -> AnyPlan:
     mask = call.mask
     if mask is None:
-        return _make_of_tensors(call, inputs)
+        return _make_of_tensors(call, inputs, backward_later)
     _, options = read_header(mask[:HEADER_BYTES].numpy().tobytes())
     options = options._replace(
         deterministic=options.deterministic | call.deterministic,
         invariant=options.invariant | call.invariant,
         kernel=inputs.kernel or options.kernel,
+        compile_backward_later=int(backward_later),
     )
     return plan_of_mask(mask_of(mask), inputs.problem(call), options)
 

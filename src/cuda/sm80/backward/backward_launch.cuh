@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <string>
 #include <type_traits>
+#include <vector>
 
 #include "cuda/common/backward_entry.h"
 #include "cuda/common/bias_gradient.h"
@@ -31,7 +32,7 @@ inline int column_heads_in_section(const Problem& problem) {
 
 inline ChangeOperands operands_of(const Problem& problem, const BackwardTensors& tensors) {
   if (!compiles_change(problem)) return {};
-  return compile::change_operands(problem, tensors.alibi, tensors.bias, tensors.operands);
+  return compile::change_operands(problem, compile::change_tensors(tensors));
 }
 
 template <class Shape>
@@ -64,32 +65,48 @@ ColumnArguments column_arguments(const Plan& plan, const BackwardTensors& tensor
           .change = operands_of(problem, tensors)};
 }
 
-/// Returns a kernel of Shape that is compiled for the problem's change of scores.
+/// Returns the forms of the tensors that a call's change of scores reads.
+inline TensorForms forms_of(const Problem& problem, const BackwardTensors& tensors) {
+  return compile::forms_of(problem.change, compile::change_tensors(tensors));
+}
+
+inline constexpr const char *kBackwardHeaders =
+                                "#include \"cuda/sm80/backward/column_kernel.cuh\"\n"
+                                "#include \"cuda/sm80/backward/shapes.cuh\"\n",
+                            *kColumnKernel = "flashmask::cuda::sm80::column_kernel",
+                            *kRowKernel = "flashmask::cuda::sm80::query_gradient_kernel";
+
+/// Returns a kernel of Shape that is compiled for the problem's change of scores, which reads tensors of some forms.
 template <class Shape, class Arguments>
-auto compiled_backward(const char* function, const Problem& problem, void* stream) {
-  constexpr const char* kHeaders =
-      "#include \"cuda/sm80/backward/column_kernel.cuh\"\n#include \"cuda/sm80/backward/shapes.cuh\"\n";
+auto compiled_backward(const char* function, const Problem& problem, const TensorForms& forms, void* stream) {
   return has_dropout(problem)
-             ? compiled_kernel<Changed<Dropping<Shape>, Change>, Arguments>(kHeaders, function, problem, stream)
-             : compiled_kernel<Changed<Shape, Change>, Arguments>(kHeaders, function, problem, stream);
+             ? compiled_kernel<Changed<Dropping<Shape>, Change>, Arguments>(kBackwardHeaders, function, problem, forms,
+                                                                            stream)
+             : compiled_kernel<Changed<Shape, Change>, Arguments>(kBackwardHeaders, function, problem, forms, stream);
+}
+/// Returns its code.
+template <class Shape>
+KernelCode backward_code(const char* function, const Problem& problem) {
+  return has_dropout(problem) ? kernel_code<Changed<Dropping<Shape>, Change>>(kBackwardHeaders, function)
+                              : kernel_code<Changed<Shape, Change>>(kBackwardHeaders, function);
 }
 
 template <class Shape>
-auto column_kernel_of([[maybe_unused]] const Problem& problem, [[maybe_unused]] void* stream) {
+auto column_kernel_of([[maybe_unused]] const Problem& problem, [[maybe_unused]] const TensorForms& forms,
+                      [[maybe_unused]] void* stream) {
   if constexpr (Shape::kForm.short_rows) {
     return column_kernel<Shape>;
   } else {
     if (compiles_change(problem))
-      return compiled_backward<Shape, ColumnArguments>("flashmask::cuda::sm80::column_kernel", problem, stream);
+      return compiled_backward<Shape, ColumnArguments>(kColumnKernel, problem, forms, stream);
     return with_instance<Shape>(problem, [](auto name) { return column_kernel<typename decltype(name)::Shape>; });
   }
 }
 
 template <class Shape>
-auto row_kernel_of(const Problem& problem, void* stream) {
+auto row_kernel_of(const Problem& problem, const TensorForms& forms, void* stream) {
   if (compiles_change(problem))
-    return compiled_backward<Shape, QueryGradientArguments>("flashmask::cuda::sm80::query_gradient_kernel", problem,
-                                                            stream);
+    return compiled_backward<Shape, QueryGradientArguments>(kRowKernel, problem, forms, stream);
   return with_instance<Shape>(problem, [](auto name) { return query_gradient_kernel<typename decltype(name)::Shape>; });
 }
 
@@ -105,7 +122,7 @@ void launch_columns(const Plan& plan, const BackwardTensors& tensors, const Back
   const ColumnArguments arguments = column_arguments<Shape>(plan, tensors, workspace, execution, choice);
   const int items = arguments.columns.all_tiles();
   if (items == 0) return;
-  const auto kernel = column_kernel_of<Shape>(plan.problem(), execution.stream);
+  const auto kernel = column_kernel_of<Shape>(plan.problem(), forms_of(plan.problem(), tensors), execution.stream);
   divide_memory<ColumnMemory<Shape>>("backward", kernel, Shape::kBlocks, plan.problem());
   launch<ColumnMemory<Shape>>("backward: columns", kernel, items, Shape::kThreads,
                               static_cast<cudaStream_t>(execution.stream), arguments);
@@ -159,7 +176,7 @@ void launch_rows(const Plan& plan, const BackwardTensors& tensors, const Backwar
   arguments.head_dim = static_cast<int>(problem.head_dim);
   arguments.change = operands_of(problem, tensors);
   if (arguments.items == 0) return;
-  const auto kernel = row_kernel_of<Shape>(problem, execution.stream);
+  const auto kernel = row_kernel_of<Shape>(problem, forms_of(problem, tensors), execution.stream);
   divide_memory<QueryGradientMemory<Shape>>("backward", kernel, Shape::kBlocks, problem);
   launch<QueryGradientMemory<Shape>>("backward: the gradient of q", kernel, arguments.items, Shape::kThreads,
                                      static_cast<cudaStream_t>(execution.stream), arguments);
@@ -191,20 +208,17 @@ void prepare_rows(const Plan& plan, const BackwardTensors& tensors, const Backwa
 /// Stands in for the shape of a second pass, where the first one makes sums.
 struct NoRows {};
 
-/// Compiles the kernels for the problem's change of scores, where it needs that.
+/// Returns what is compiled for the problem's change of scores, on a GPU whose blocks have so much shared memory.
 template <class Columns, class RoomyColumns, class Rows, class RoomyRows>
-void prepare_kernels(const Problem& problem, void* stream) {
-  if (!compiles_change(problem)) return;
-  if (takes_roomy<ColumnMemory<RoomyColumns>>(problem))
-    column_kernel_of<RoomyColumns>(problem, stream);
-  else
-    column_kernel_of<Columns>(problem, stream);
-  if constexpr (!std::is_same_v<Rows, NoRows>) {
-    if (takes_roomy<QueryGradientMemory<RoomyRows>>(problem))
-      row_kernel_of<RoomyRows>(problem, stream);
-    else
-      row_kernel_of<Rows>(problem, stream);
-  }
+std::vector<KernelCode> compiled_backward_code(const Problem& problem, std::size_t block_bytes) {
+  if (!compiles_change(problem)) return {};
+  std::vector<KernelCode> all = {block_bytes >= sizeof(ColumnMemory<RoomyColumns>)
+                                     ? backward_code<RoomyColumns>(kColumnKernel, problem)
+                                     : backward_code<Columns>(kColumnKernel, problem)};
+  if constexpr (!std::is_same_v<Rows, NoRows>)
+    all.push_back(block_bytes >= sizeof(QueryGradientMemory<RoomyRows>) ? backward_code<RoomyRows>(kRowKernel, problem)
+                                                                        : backward_code<Rows>(kRowKernel, problem));
+  return all;
 }
 
 /// The launches of a backward. Roomy…: shapes for devices with enough shared memory for them. They have the same tiles,
@@ -221,8 +235,8 @@ struct BackwardSteps {
   }
   static std::optional<SmallTiles> small_tiles() { return {}; }
 
-  static void prepare(const Problem& problem, void* stream) {
-    prepare_kernels<Columns, RoomyColumns, Rows, RoomyRows>(problem, stream);
+  static std::vector<KernelCode> compiled_code(const Problem& problem, std::size_t block_bytes) {
+    return compiled_backward_code<Columns, RoomyColumns, Rows, RoomyRows>(problem, block_bytes);
   }
   static void launch(const Plan& plan, const BackwardTensors& tensors, const BackwardWorkspace& workspace,
                      const KernelExecution& execution) {
@@ -257,8 +271,8 @@ class ChoosingSteps {
   std::vector<MapRequest> maps() const { return tiles_.maps(); }
   std::optional<SmallTiles> small_tiles() const { return tiles_.small_tiles(); }
 
-  static void prepare(const Problem& problem, void* stream) {
-    prepare_kernels<Columns, RoomyColumns, NoRows, NoRows>(problem, stream);
+  static std::vector<KernelCode> compiled_code(const Problem& problem, std::size_t block_bytes) {
+    return compiled_backward_code<Columns, RoomyColumns, NoRows, NoRows>(problem, block_bytes);
   }
   void launch(const Plan& plan, const BackwardTensors& tensors, const BackwardWorkspace& workspace,
               const KernelExecution& execution) const {

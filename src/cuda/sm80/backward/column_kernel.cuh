@@ -6,12 +6,12 @@
 #include "cuda/scores/change_scores.cuh"
 #include "cuda/scores/changes.h"
 #include "cuda/scores/dropout.cuh"
+#include "cuda/scores/score_change.cuh"
 #include "cuda/scores/tile_scores.cuh"
 #include "cuda/sm80/backward/column_shape.cuh"
 #include "cuda/sm80/backward/key_words.cuh"
 #include "cuda/sm80/backward/query_sums.cuh"
 #include "cuda/sm80/common/own_bias.cuh"
-#include "cuda/scores/score_change.cuh"
 
 namespace flashmask::cuda::sm80 {
 
@@ -317,7 +317,7 @@ class ColumnBlock {
     using Words = FragmentWords<kUnits, Shape::kScoreRows>;
     const TransposedPlace place = place_of(step, row);
     const auto change = change_at<typename Shape::Change>(arguments_.change, place);
-    const ChangeWeights weights{change, place, arguments_.score.scale, arguments_.score.scale_log2, lse_log2};
+    const auto weights = change_weights(change, place, lse_log2);
     const auto keep = [&](int unit, int eight, int pair, float first, float second) {
       p[eight / 2][unit][eight % 2 * 2 + pair] = pack<T>(first, second);
     };

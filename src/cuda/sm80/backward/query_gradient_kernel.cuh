@@ -8,8 +8,8 @@
 #include "cuda/scores/change_scores.cuh"
 #include "cuda/scores/changes.h"
 #include "cuda/scores/dropout.cuh"
-#include "cuda/scores/tile_scores.cuh"
 #include "cuda/scores/score_change.cuh"
+#include "cuda/scores/tile_scores.cuh"
 #include "cuda/sm80/common/tile_steps.cuh"
 #include "cuda/views/change.h"
 #include "cuda/views/rows.h"
@@ -237,7 +237,7 @@ class QueryGradientBlock {
   __device__ __forceinline__ void weigh(Scores& s, const RowNumbers<kUnits>& lse_log2, const PlaceByRows& place,
                                         bool masked, int stage, int column) const {
     const auto change = change_at<typename Shape::Change>(arguments_.change, place);
-    const ChangeWeights weights{change, place, arguments_.score.scale, arguments_.score.scale_log2, lse_log2};
+    const auto weights = change_weights(change, place, lse_log2);
     const auto keep = [](int, int, int, float, float) {};
     if (masked)
       weigh_changed<true, Words>(s, masked_scores(stage, column).words, weights, keep);

@@ -10,8 +10,8 @@
 #include "cuda/scores/dropout.cuh"
 #include "cuda/scores/largest_scores.cuh"
 #include "cuda/scores/running_softmax.cuh"
-#include "cuda/scores/tile_scores.cuh"
 #include "cuda/scores/score_change.cuh"
+#include "cuda/scores/tile_scores.cuh"
 #include "cuda/sm80/forward/forward_shape.cuh"
 
 namespace flashmask::cuda::sm80 {
@@ -288,8 +288,7 @@ class ForwardWarp {
     commit_copies();
     if constexpr (ChangesScores<Shape>) change(s, i);
     if constexpr (Changes<Shape>)
-      change_tile<typename Shape::Change>(s, arguments_.change, arguments_.score.scale,
-                                          place_of(shared_.steps[i].tile));
+      change_tile<typename Shape::Change>(s, arguments_.change, place_of(shared_.steps[i].tile));
     if constexpr (kMasked) {
       if (!masked.hide_nothing()) hide(s, masked);
     }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <type_traits>
+#include <vector>
 
 #include "cuda/common/forward_entry.h"
 #include "cuda/common/instances.h"
@@ -29,15 +30,27 @@ struct ForwardCode {
                                                                             : Shape::kTakesBias  ? kInstanceFeatures
                                                                                                  : kWithoutTensors);
   using Memory = ForwardMemory<Shape>;
-  /// Returns the kernel that is compiled for the problem's change of scores.
-  static auto compiled(const Problem& problem, bool max_scores, void* stream) {
-    const auto of = [&](auto name) {
-      using Kernel = Changed<typename decltype(name)::Shape, Change>;
-      return compiled_kernel<Kernel, ForwardArguments>("#include \"cuda/sm80/forward/forward_kernel.cuh\"\n",
-                                                       "flashmask::cuda::sm80::forward_kernel", problem, stream);
-    };
+  static constexpr const char *kHeaders = "#include \"cuda/sm80/forward/forward_kernel.cuh\"\n",
+                              *kFunction = "flashmask::cuda::sm80::forward_kernel";
+
+  /// Calls body(name) with the ShapeName of the kernel that is compiled for the problem's change of scores.
+  template <class Body>
+  static auto with_changed(const Problem& problem, bool max_scores, const Body& body) {
+    const auto of = [&](auto name) { return body(ShapeName<Changed<typename decltype(name)::Shape, Change>>()); };
     if (has_dropout(problem)) return of(ShapeName<Maximizing<Dropping<Shape>>>());
     return max_scores ? of(ShapeName<Maximizing<Shape>>()) : of(ShapeName<Shape>());
+  }
+
+  /// Returns that kernel, for tensors of some forms.
+  static auto compiled(const Problem& problem, const TensorForms& forms, bool max_scores, void* stream) {
+    return with_changed(problem, max_scores, [&](auto name) {
+      return compiled_kernel<typename decltype(name)::Shape, ForwardArguments>(kHeaders, kFunction, problem, forms,
+                                                                               stream);
+    });
+  }
+  static KernelCode compiled_code(const Problem& problem) {
+    return with_changed(problem, false,
+                        [](auto name) { return kernel_code<typename decltype(name)::Shape>(kHeaders, kFunction); });
   }
 
   /// max_scores: whether the call wants them. The kernel that drops probabilities writes them too where a call asks.
@@ -90,8 +103,10 @@ void launch_forward(const Plan& plan, const ForwardTensors& tensors, const Kerne
   ForwardArguments arguments = forward_arguments(rows, tensors);
   if constexpr (kCompiles<Code>) {
     if (compiles_change(plan.problem())) {
-      kernel = Code::compiled(plan.problem(), tensors.max_scores.present(), execution.stream);
-      arguments.change = compile::change_operands(plan.problem(), tensors.alibi, tensors.bias, tensors.operands);
+      const compile::ChangeTensors read = compile::change_tensors(tensors);
+      kernel = Code::compiled(plan.problem(), compile::forms_of(plan.problem().change, read),
+                              tensors.max_scores.present(), execution.stream);
+      arguments.change = compile::change_operands(plan.problem(), read);
     }
   }
   const int blocks = next_item == nullptr ? rows.items : std::min(rows.items, facts.multiprocessors * Shape::kBlocks);
@@ -119,10 +134,11 @@ struct ForwardLauncher {
   static DeviceNeeds needs(const Architecture& architecture) {
     return {architecture.capability, false, sizeof(typename Code::Memory), Shape::kBlocks};
   }
-  static void prepare(const Problem& problem, void* stream) {
+  static std::vector<KernelCode> compiled_code(const Problem& problem, std::size_t) {
     if constexpr (kCompiles<Code>) {
-      if (compiles_change(problem)) Code::compiled(problem, false, stream);
+      if (compiles_change(problem)) return {Code::compiled_code(problem)};
     }
+    return {};
   }
   static void launch(const Plan& plan, const ForwardTensors& tensors, const KernelExecution& execution,
                      const DeviceMap& map, int* next_item, const TileChoice& choice) {

@@ -5,6 +5,7 @@
 #include <string>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "cuda/common/backward_entry.h"
 #include "cuda/common/bias_gradient.h"
@@ -13,6 +14,7 @@
 #include "cuda/runtime/device.h"
 #include "cuda/sm90/architecture.h"
 #include "cuda/sm90/backward/column_arguments.h"
+#include "cuda/sm90/backward/column_changing.h"
 #include "cuda/sm90/fused/fused.h"
 #include "cuda/sm90/instances.h"
 #include "cuda/sm90/instructions/tensor_map.h"
@@ -100,7 +102,7 @@ ColumnArguments column_arguments(const Plan& plan, const BackwardTensors& tensor
 template <class Shape, bool kCompiles = false>
 void run_columns(const Plan& plan, const BackwardTensors& tensors, const BackwardWorkspace& workspace,
                  const TileChoice& choice, const KernelExecution& execution, int* next_item) {
-  ColumnArguments arguments = column_arguments<Shape>(plan, tensors, workspace, choice, execution, next_item);
+  const ColumnArguments arguments = column_arguments<Shape>(plan, tensors, workspace, choice, execution, next_item);
   const ColumnMaps maps{make_tensor_map("backward: q", tensors.q, Shape::kRows),
                         make_tensor_map("backward: k", tensors.k, Shape::kColumns),
                         make_tensor_map("backward: v", tensors.v, Shape::kColumns),
@@ -111,12 +113,10 @@ void run_columns(const Plan& plan, const BackwardTensors& tensors, const Backwar
   const int tiles = std::max(arguments.columns.all_tiles(), arguments.rows.all_tiles());
   const int blocks = std::min(tiles, multiprocessors());
   const auto stream = static_cast<cudaStream_t>(execution.stream);
-  if constexpr (kCompiles) {
-    arguments.change = compile::change_operands(plan.problem(), tensors.alibi, tensors.bias, tensors.operands);
-    launch_changed_columns<Shape>(plan.problem(), arguments, maps, blocks, stream);
-  } else {
+  if constexpr (kCompiles)
+    launch_changed_columns<Shape>(plan.problem(), tensors, arguments, maps, blocks, stream);
+  else
     launch_columns<Shape>(arguments, maps, blocks, stream);
-  }
 }
 
 /// Whether a shape's kernel is compiled for changes of scores that have no instance.
@@ -157,10 +157,11 @@ struct ColumnSteps {
     return SmallTiles{kTile<Shape>, kFusedTile, 0, kShort, kFusedTile, kMostChoiceBytes, true};
   }
 
-  static void prepare(const Problem& problem, void* stream) {
+  static std::vector<KernelCode> compiled_code(const Problem& problem, std::size_t) {
     if constexpr (kCompiles<Shape>) {
-      if (compiles_change(problem)) compile_columns<Shape>(problem, static_cast<cudaStream_t>(stream));
+      if (compiles_change(problem)) return {changed_columns_code<Shape>()};
     }
+    return {};
   }
 
   static void launch(const Plan& plan, const BackwardTensors& tensors, const BackwardWorkspace& workspace,

@@ -362,7 +362,7 @@ class ColumnConsumer {
     if constexpr (Changes<Shape>) {
       const TransposedPlace place = place_of(step, stage);
       const auto change = change_at<typename Shape::Change>(arguments_.change, place);
-      body(ChangeWeights{change, place, arguments_.scale, arguments_.product_log2, lse});
+      body(change_weights(change, place, lse));
     } else {
       body(CappedWeights{arguments_.softcap.to_exponent, arguments_.product_log2, lse});
     }

@@ -16,10 +16,6 @@
 #include "cuda/views/tensors.h"
 #include "flashmask/mask_shape.h"
 
-namespace flashmask {
-struct Problem;
-}
-
 namespace flashmask::cuda::sm90 {
 
 /// Which key tiles visit a row tile, whatever the head.
@@ -162,12 +158,5 @@ struct ColumnMaps {
 /// column_capping.cu, column_biasing.cu and column_adding.cu.
 template <class Shape>
 void launch_columns(const ColumnArguments& arguments, const ColumnMaps& maps, int blocks, cudaStream_t stream);
-
-/// Has the kernel of a plain shape compiled for a problem's change of scores (column_changing.cu), and launches it.
-template <class Shape>
-void compile_columns(const Problem& problem, cudaStream_t stream);
-template <class Shape>
-void launch_changed_columns(const Problem& problem, const ColumnArguments& arguments, const ColumnMaps& maps,
-                            int blocks, cudaStream_t stream);
 
 }  // namespace flashmask::cuda::sm90

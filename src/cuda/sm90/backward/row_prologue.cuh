@@ -71,7 +71,7 @@ class RowPrologue {
       find_statistics(own, row, more);
       phase_ ^= 1;
     } else {
-      if constexpr (AddsBias<Shape>) hide_rows(own);
+      if constexpr (AddsBias<Shape> || Changes<Shape>) hide_rows(own);
       if (more) copy_quarters(row);
     }
     __syncwarp();

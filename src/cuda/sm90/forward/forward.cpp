@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <type_traits>
+#include <vector>
 
 #include "cuda/common/forward_entry.h"
 #include "cuda/common/tensor_views.h"
@@ -10,6 +11,7 @@
 #include "cuda/runtime/device.h"
 #include "cuda/sm90/architecture.h"
 #include "cuda/sm90/forward/forward_arguments.h"
+#include "cuda/sm90/forward/forward_changing.h"
 #include "cuda/sm90/instances.h"
 #include "cuda/sm90/instructions/tensor_map.h"
 #include "cuda/sm90/masks/make_bias_map.h"
@@ -36,7 +38,7 @@ void attend(const Plan& plan, const ForwardArguments& arguments, const ForwardTe
                          make_bias_map("forward: bias", plan.problem(), tensors.bias)};
   const int blocks = std::min(arguments.items, multiprocessors() * Shape::kBlocks);
   if constexpr (kCompiles)
-    launch_changed_forward<Shape>(plan.problem(), tensors.max_scores.present(), arguments, maps, blocks, stream);
+    launch_changed_forward<Shape>(plan.problem(), tensors, arguments, maps, blocks, stream);
   else
     launch_forward<Shape>(arguments, maps, blocks, stream);
 }
@@ -60,10 +62,11 @@ struct ForwardLauncher {
   static constexpr std::size_t room() { return 0; }
 
   static DeviceNeeds needs(const Architecture& architecture) { return {architecture.capability, true}; }
-  static void prepare(const Problem& problem, void* stream) {
+  static std::vector<KernelCode> compiled_code(const Problem& problem, std::size_t) {
     if constexpr (kCompiles) {
-      if (compiles_change(problem)) compile_forward<Shape>(problem, false, static_cast<cudaStream_t>(stream));
+      if (compiles_change(problem)) return {changed_forward_code<Shape>(false)};
     }
+    return {};
   }
   static void launch(const Plan& plan, const ForwardTensors& tensors, const KernelExecution& execution,
                      const DeviceMap& map, int* next_item, const TileChoice& choice) {
@@ -71,10 +74,7 @@ struct ForwardLauncher {
     arguments.choice = choice;
     const auto stream = static_cast<cudaStream_t>(execution.stream);
     if constexpr (kCompiles) {
-      if (compiles_change(plan.problem())) {
-        arguments.change = compile::change_operands(plan.problem(), tensors.alibi, tensors.bias, tensors.operands);
-        return attend<Shape, true>(plan, arguments, tensors, stream);
-      }
+      if (compiles_change(plan.problem())) return attend<Shape, true>(plan, arguments, tensors, stream);
     }
     if (tensors.max_scores.present()) {
       check_plain(plan);

@@ -14,10 +14,6 @@
 #include "cuda/views/tensors.h"
 #include "flashmask/mask_shape.h"
 
-namespace flashmask {
-struct Problem;
-}
-
 namespace flashmask::cuda::sm90 {
 
 struct ForwardArguments : RowArguments {
@@ -143,13 +139,5 @@ struct ForwardMaps {
 /// forward_capping.cu, forward_biasing.cu, forward_adding.cu and forward_maximizing.cu.
 template <class Shape>
 void launch_forward(const ForwardArguments& arguments, const ForwardMaps& maps, int blocks, cudaStream_t stream);
-
-/// Has the kernel of a plain shape compiled for a problem's change of scores (forward_changing.cu), and launches it.
-/// max_scores: one that also keeps the largest scores.
-template <class Shape>
-void compile_forward(const Problem& problem, bool max_scores, cudaStream_t stream);
-template <class Shape>
-void launch_changed_forward(const Problem& problem, bool max_scores, const ForwardArguments& arguments,
-                            const ForwardMaps& maps, int blocks, cudaStream_t stream);
 
 }  // namespace flashmask::cuda::sm90
