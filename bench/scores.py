@@ -226,17 +226,18 @@ def measure_functions(dim: int, seconds: float, with_flex: bool) -> None:
     leaves = [
         torch.randn(BATCH, TOKENS, heads, dim, device="cuda", dtype=torch.bfloat16).requires_grad_() for _ in range(3)
     ]
-    grad = torch.randn_like(leaves[0])
+    grad, mask = torch.randn_like(leaves[0]), masks.full(TOKENS, TOKENS)
     theirs = [t.detach().transpose(1, 2).contiguous().requires_grad_() for t in leaves]
-    plain = partial(flashmask.attention, plan=flashmask.plan(masks.full(TOKENS, TOKENS), *leaves, kernel="sm80."))
     for name, function in functions(heads).items():
         torch._dynamo.reset()
         flex = torch.compile(partial(flex_attention, score_mod=function), dynamic=False)
         for way in ("forward", "backward"):
-            calls = {
-                "plain mma.sync": one_way(way, partial(plain, *leaves), leaves, grad),
-                "function": one_way(way, partial(flashmask.attention, *leaves, score=function), leaves, grad),
-            }
+            calls = {}
+            for family in ("", "sm80."):
+                for what, score in (("plain", None), ("function", function)):
+                    plan = flashmask.plan(mask, *leaves, kernel=family, score=score)
+                    call = partial(flashmask.attention, *leaves, plan=plan, score=score)
+                    calls[f"{family}{what}"] = one_way(way, call, leaves, grad)
             if with_flex:
                 calls["FlexAttention"] = one_way(way, partial(flex, *theirs), theirs, grad.transpose(1, 2).contiguous())
             print_row(f"{dim} {name} {way}", calls, seconds)

@@ -35,21 +35,41 @@ struct Case {
   friend void PrintTo(const Case& of, std::ostream* out) { *out << of.change << " as " << of.kernel; }
 };
 
+/// otherwise: the shape that is taken where the first one spills, if there is one.
 struct Kernel {
-  const char *headers, *name;
+  const char *headers, *name, *otherwise = nullptr;
+
+  bool of_hopper() const { return std::string(name).starts_with("sm90::"); }
 };
 
 const std::map<std::string, Kernel>& kernels() {
   static constexpr const char *kForward = "#include \"cuda/sm80/forward/forward_kernel.cuh\"\n",
                               *kBackward =
                                   "#include \"cuda/sm80/backward/column_kernel.cuh\"\n"
-                                  "#include \"cuda/sm80/backward/shapes.cuh\"\n";
+                                  "#include \"cuda/sm80/backward/shapes.cuh\"\n",
+                              *kHopperForward = "#include \"cuda/sm90/forward/forward_kernel.cuh\"\n",
+                              *kHopperBackward = "#include \"cuda/sm90/backward/column_kernel.cuh\"\n";
   static const std::map<std::string, Kernel> all = {
       {"forward64", {kForward, "forward_kernel<Changed<ForwardShape<__nv_bfloat16, 64, 64, 2, (Queries)1, 3, 128, 4>"}},
       {"forward128",
        {kForward, "forward_kernel<Changed<ForwardShape<__nv_bfloat16, 128, 128, 2, (Queries)0, 2, 128, 0>"}},
       {"backward64", {kBackward, "column_kernel<Changed<ColumnShape<__nv_bfloat16, 64, LargeForm<64>>"}},
       {"backward128", {kBackward, "column_kernel<Changed<ColumnShape<__nv_bfloat16, 128, LargeForm<128>>"}},
+      {"hopper_forward64",
+       {kHopperForward,
+        "sm90::forward_kernel<Changed<sm90::ForwardToChange<sm90::Forward64<__nv_bfloat16, MaskForm::intervals>, true>",
+        "sm90::forward_kernel<Changed<sm90::ForwardToChange<sm90::Forward64<__nv_bfloat16, MaskForm::intervals>, "
+        "false>"}},
+      {"hopper_forward128",
+       {kHopperForward,
+        "sm90::forward_kernel<Changed<sm90::ForwardToChange<sm90::Forward128<__nv_bfloat16, MaskForm::intervals>, "
+        "true>"}},
+      {"hopper_backward64",
+       {kHopperBackward,
+        "sm90::column_kernel<Changed<sm90::ColumnsToChange<sm90::Columns64<__nv_bfloat16, MaskForm::intervals>, 2>",
+        "sm90::column_kernel<Changed<sm90::ColumnsToChange<sm90::Columns64<__nv_bfloat16, MaskForm::intervals>, 1>"}},
+      {"hopper_backward128",
+       {kHopperBackward, "sm90::column_kernel<Changed<sm90::Columns128<__nv_bfloat16, MaskForm::intervals>"}},
       {"of_the_bias",
        {"#include \"cuda/common/bias_gradient_kernel.cuh\"\n",
         "bias_gradient_kernel<Changed<BiasGradientShape<__nv_bfloat16>"}}};
@@ -106,7 +126,7 @@ class Catalogue {
       if (line.starts_with("# compiler "))
         file << "# compiler " << compiler << "\n";
       else if (line.starts_with("  ") && at != found.end())
-        file << "  " << kernel << std::string(13 - kernel.size(), ' ') << at->second.spilled << " " << at->second.code
+        file << "  " << kernel << std::string(21 - kernel.size(), ' ') << at->second.spilled << " " << at->second.code
              << "\n";
       else
         file << line << "\n";
@@ -155,12 +175,19 @@ class CatalogueTest : public testing::TestWithParam<Case> {
   static Taken compiled(const Case& of) {
     const ScoreChange change = read_score(of.change);
     const Kernel kernel = kernels().at(of.kernel);
-    const KernelCode code{kernel.headers, {std::string(kernel.name) + ", Change>>"}};
+    KernelCode code{kernel.headers, {std::string(kernel.name) + ", Change>>"}};
+    if (kernel.otherwise != nullptr) code.names.push_back(std::string(kernel.otherwise) + ", Change>>");
     const std::string text = text_of(code, change_text(change, usual_forms(change, DType::bf16)));
     const char* const names =
-        "namespace flashmask::cuda::sm80 {}\nusing namespace flashmask::cuda;\nusing namespace sm80;\n";
-    const Code made = nvrtc().compile({.text = text + names, .kernel = code.names[0], .architecture = "sm_80"});
-    return {made.spilled, code_bytes(made.cubin)};
+        kernel.of_hopper()
+            ? "using namespace flashmask;\nusing namespace flashmask::cuda;\n"
+            : "namespace flashmask::cuda::sm80 {}\nusing namespace flashmask::cuda;\nusing namespace sm80;\n";
+    const auto made = best_code(code, [&](const std::string& name) {
+      const char* const architecture = kernel.of_hopper() ? "sm_90a" : "sm_80";
+      return FoundCode{nvrtc().compile({.text = text + names, .kernel = name, .architecture = architecture}),
+                       KernelOrigin::compiler};
+    });
+    return {made.first.code.spilled, code_bytes(made.first.code.cubin)};
   }
 
   static inline std::map<std::string, Taken> found_;

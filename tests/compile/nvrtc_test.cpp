@@ -44,16 +44,39 @@ TEST(Nvrtc, LooksOnlyWhereTheEnvironmentSays) {
 TEST(Nvrtc, IsNoOtherLibrary) { EXPECT_THROW(Nvrtc({"libm.so.6"}), Error); }
 
 TEST(Nvrtc, HasTheHeadersOfKernelsAndWhatTheyInclude) {
-  bool has_kernel = false;
+  int kernels = 0;
   for (const Source& source : sources()) {
     const std::string_view name = source.name, text = source.text;
-    has_kernel |= name == "cuda/sm80/forward/forward_kernel.cuh";
+    kernels += name == "cuda/sm80/forward/forward_kernel.cuh" || name == "cuda/sm90/forward/forward_kernel.cuh";
     EXPECT_NE(name, "vector") << "a kernel's header includes what a GPU has not";
     EXPECT_NE(name, "string") << "a kernel's header includes what a GPU has not";
     EXPECT_NE(name, "flashmask/attention.h") << "a kernel's header includes what hosts are told";
     EXPECT_FALSE(text.empty()) << name;
   }
-  EXPECT_TRUE(has_kernel);
+  EXPECT_EQ(kernels, 2);
+}
+
+/// Which plans avoid where they can.
+TEST(Nvrtc, SaysWhereProductsRunOneAfterTheOther) {
+  if (const std::string refusal = nvrtc_refusal(); !refusal.empty()) GTEST_SKIP() << refusal;
+  const Code code = nvrtc().compile({.text = R"(#include "cuda/sm90/instructions/wgmma.h"
+__global__ void touched(float* to) {
+  using namespace flashmask::cuda::sm90;
+  float sums[32] = {};
+  const TileDescriptor a(0, 16), b(8192, 16);
+  wgmma_fence();
+  Products<__nv_bfloat16, 64>::ss<0>(sums, a.at(0), b.at(0), true);
+  sums[3] += to[threadIdx.x];
+  Products<__nv_bfloat16, 64>::ss<0>(sums, a.at(32), b.at(32), true);
+  wgmma_commit();
+  wgmma_wait<0>();
+  pin(sums);
+  for (const float sum : sums) *to++ = sum;
+}
+)",
+                                     .kernel = "touched",
+                                     .architecture = "sm_90a"});
+  EXPECT_GE(code.spilled, Code::kSerialized);
 }
 
 TEST(Nvrtc, SaysWhatACompilerSays) {

@@ -62,9 +62,11 @@ class CompiledChanges : public testing::Test {
 TEST_F(CompiledChanges, AreKeptOnDiskOncePerKernel) {
   const Mask mask = masks::causal(100, 130);
   const check::PlacedPlan first(mask, problem("softcap(7) | multiply(2) | softcap(5)", 64));
-  EXPECT_EQ(kernels_on_disk(), 2) << "the forward's and the backward's";
+  const std::ptrdiff_t made = kernels_on_disk();
+  EXPECT_TRUE(made >= 2 && made <= 4) << made
+                                      << ": the forward's and the backward's, of which Hopper may try two shapes";
   const check::PlacedPlan other_numbers(mask, problem("softcap(9) | multiply(3) | softcap(4)", 64));
-  EXPECT_EQ(kernels_on_disk(), 2);
+  EXPECT_EQ(kernels_on_disk(), made);
 }
 
 TEST_F(CompiledChanges, AreNotMadeWhileAGraphIsCaptured) {
@@ -92,7 +94,7 @@ TEST_F(CompiledChanges, AreNotMadeWhileAGraphIsCaptured) {
 /// Chains of every step, at every head dim, with and without dropout: those that kernel_check.cpp takes in turn.
 TEST_F(CompiledChanges, AreRight) {
   check::CheckRequest request;
-  request.kernel = "sm80";
+  request.kernel = "sm";
   request.device = Device{DeviceType::cuda, 0};
   request.quick = true;
   for (const check::KernelVerdict& verdict : check::check_kernels(request))

@@ -3,20 +3,28 @@
 
 #include <algorithm>
 #include <memory>
+#include <utility>
 #include <vector>
 
-#include "emulator/backward_call.h"
-#include "flashmask/builders.h"
-
-// Shared memory has arrays of as many elements as a shape needs, also none.
-#pragma GCC diagnostic ignored "-Wpedantic"
+#include "cuda/compile/change_text.h"
 #include "cuda/sm90/backward/column_arguments.h"
 #include "cuda/sm90/backward/column_kernel.cuh"
 #include "cuda/sm90/instructions/tensor_map.h"
 #include "cuda/sm90/masks/make_bias_map.h"
 #include "cuda/sm90/query_gradient/query_gradient_kernel.cuh"
+#include "emulator/backward_call.h"
+#include "emulator/changes/changes.h"
+#include "flashmask/builders.h"
 
 /// Hopper's backward on the emulator, against the reference.
+namespace flashmask::cuda {
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wunused-parameter"
+#pragma GCC diagnostic ignored "-Wconversion"
+#include "emulated_changes.inc"
+#pragma GCC diagnostic pop
+}  // namespace flashmask::cuda
+
 namespace flashmask::cuda::sm90 {
 namespace {
 
@@ -54,6 +62,7 @@ void run_columns(Of& call, const Case& with) {
   arguments.alibi = score.alibi;
   arguments.bias = score.bias;
   arguments.softcap = softcap_arguments(problem);
+  if (Changes<Shape>) arguments.change = compile::change_operands(problem, compile::change_tensors(tensors));
   arguments.map = map;
   if (Shape::kLeavesOut && with.visit != Visit::all) arguments.halves = halves.view();
   arguments.columns = {static_cast<int>(problem.batch * problem.kv_heads), 2, map.outer_tiles};
@@ -168,6 +177,28 @@ TEST(EmulatedHopperBackward, DropsAndChangesScores) {
   }
   with.change = scores::distance();
   expect.operator()<AddingColumns<Columns64<A, intervals>>, AddingColumns<Columns128<A, intervals>>>("distances");
+}
+
+template <int kChange>
+void expect_right_changed() {
+  Case with{test::kEmulatedChanges[kChange], masks::sliding_window(150, 203, 90)};
+  with.change = ScoreChange::parse(test::kEmulatedChanges[kChange]);
+  using OfA = typename ChangeOf<kChange, A, true>::Change;
+  using OfB = typename ChangeOf<kChange, B, true>::Change;
+  expect_right_by_sums<Changed<ColumnsToChange<Columns64<A, intervals>, 2>, OfA>>(with);
+  expect_right_by_sums<Changed<Columns128<A, intervals>, OfA>>(with);
+  with.form = bits;
+  with.kv_heads = 2;
+  expect_right_by_sums<Changed<ColumnsToChange<Columns64<B, bits>, 1>, OfB>>(with);
+}
+
+template <int... kChanges>
+void expect_right_with_changes(std::integer_sequence<int, kChanges...>) {
+  (expect_right_changed<kChanges>(), ...);
+}
+
+TEST(EmulatedHopperBackward, IsCompiledWithChangesOfScores) {
+  expect_right_with_changes(std::make_integer_sequence<int, std::size(test::kEmulatedChanges)>());
 }
 
 /// Rows and keys that are no multiple of a tile, whole and partial tiles, and tiles of which a group sees nothing.

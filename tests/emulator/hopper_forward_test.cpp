@@ -3,20 +3,27 @@
 
 #include <cmath>
 #include <tuple>
+#include <utility>
 #include <vector>
 
-#include "emulator/forward_call.h"
-#include "flashmask/builders.h"
-
-// Shared memory has arrays of as many elements as a shape needs, also none.
-#pragma GCC diagnostic ignored "-Wpedantic"
 #include "cuda/sm90/forward/forward_arguments.h"
 #include "cuda/sm90/forward/forward_consumer.cuh"
 #include "cuda/sm90/instructions/tensor_map.h"
 #include "cuda/sm90/masks/make_bias_map.h"
 #include "cuda/sm90/rows/row_kernel.cuh"
+#include "emulator/changes/changes.h"
+#include "emulator/forward_call.h"
+#include "flashmask/builders.h"
 
 /// Hopper's forward on the emulator, against the reference.
+namespace flashmask::cuda {
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wunused-parameter"
+#pragma GCC diagnostic ignored "-Wconversion"
+#include "emulated_changes.inc"
+#pragma GCC diagnostic pop
+}  // namespace flashmask::cuda
+
 namespace flashmask::cuda::sm90 {
 namespace {
 
@@ -33,7 +40,8 @@ void attend(const Mask& mask, const Problem& problem, AttentionTensors& tensors,
   sm80::with_rows<Shape>(mask, problem, tensors, how, [&](RowArguments rows, const auto& given, const auto&) {
     int next_item = 0;
     rows.next_item = &next_item;
-    const ForwardArguments arguments = forward_arguments(rows, problem, given);
+    ForwardArguments arguments = forward_arguments(rows, problem, given);
+    if (Changes<Shape>) arguments.change = compile::change_operands(problem, compile::change_tensors(given));
     const CUtensorMap q = make_tensor_map("q", given.q, Shape::kRows),
                       k = make_tensor_map("k", given.k, Shape::kColumns),
                       v = make_tensor_map("v", given.v, Shape::kColumns),
@@ -185,6 +193,56 @@ TEST(EmulatedHopperForward, DropsAndChangesScores) {
   expect_right_with_instances<ForwardInstance64>(masks::causal(150, 203));
   expect_right_with_instances<ForwardInstance128>(masks::sliding_window(150, 203, 90));
   expect_right_with_instances<ForwardInstance256>(masks::full(150, 203));
+}
+
+template <int kChange, class Shape>
+using ChangedBy = Changed<Shape, typename ChangeOf<kChange, typename Shape::Element, true>::Change>;
+
+template <int kChange, class Shape>
+void expect_right_changed(const Mask& mask) {
+  using Kernel = ChangedBy<kChange, Shape>;
+  Problem problem =
+      problem_for<Kernel>({static_cast<int>(mask.shape().rows), static_cast<int>(mask.shape().columns), 2, 1, 2});
+  problem.change = ScoreChange::parse(test::kEmulatedChanges[kChange]);
+  expect_right<Kernel>(mask, problem, check::Sinks::of_heads);
+}
+
+using ToChange64 = Forward64<__nv_bfloat16, MaskForm::intervals>;
+
+template <int... kChanges>
+void expect_right_with_changes(std::integer_sequence<int, kChanges...>) {
+  const Mask window = masks::sliding_window(150, 203, 90);
+  (expect_right_changed<kChanges, ForwardToChange<ToChange64, true>>(masks::causal(40, 600)), ...);
+  (expect_right_changed<kChanges, ForwardToChange<Forward128<__half, MaskForm::bits>, true>>(window), ...);
+}
+
+/// With enough tiles that maxima settle.
+TEST(EmulatedHopperForward, IsCompiledWithChangesOfScores) {
+  expect_right_with_changes(std::make_integer_sequence<int, std::size(test::kEmulatedChanges)>());
+}
+
+constexpr int kDistance = 3;  // of kEmulatedChanges
+
+TEST(EmulatedHopperForward, IsCompiledInOtherShapes) {
+  const Mask window = masks::sliding_window(150, 203, 90);
+  expect_right_changed<kDistance, ForwardToChange<ToChange64, false>>(window);
+  expect_right_changed<kDistance, MaximizingForward<ForwardToChange<ToChange64, false>>>(window);
+  expect_right_changed<kDistance, ForwardToChange<Forward256<__nv_bfloat16, MaskForm::intervals>, true>>(window);
+}
+
+/// The change of a tile that is repeated is found from its place again.
+TEST(EmulatedHopperForward, ChangesScoresAgainWhereATileIsRepeated) {
+  using Shape = ChangedBy<kDistance, ForwardToChange<ToChange64, true>>;
+  Problem problem = problem_for<Shape>({130, 1500, 2, 1, 2});
+  problem.change = ScoreChange::parse(test::kEmulatedChanges[kDistance]);
+  const Mask mask = masks::full(130, 1500);
+  AttentionTensors tensors(problem, 5);
+  for (const std::int64_t key : {1100, 1301})
+    for (std::int64_t dim = 0; dim < 64; ++dim) tensors.k.set(key * 64 + dim, 20 * tensors.q.at(77 * 128 + dim));
+  for (const Copies copies : {Copies::early, Copies::late}) {
+    attend<Shape>(mask, problem, tensors, {.copies = copies});
+    expect_accurate(mask, problem, tensors);
+  }
 }
 
 template <template <template <class> class, class, MaskForm> class Of>

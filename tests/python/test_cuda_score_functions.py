@@ -12,6 +12,9 @@ import flashmask
 from flashmask import masks, scores
 
 pytestmark = needs_gpu
+needs_hopper = pytest.mark.skipif(
+    not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0), reason="the GPU is no H100 or H200"
+)
 BATCH, TOKENS, HEADS, KV = 2, 300, 4, 2
 MASKS = {
     "full": lambda: masks.full(TOKENS, TOKENS),
@@ -98,6 +101,50 @@ def check(mask, dim, change, function):
 def test_functions_hold_the_bound(name, dim):
     for make in MASKS.values():
         check(make(), dim, FUNCTIONS[name], FUNCTIONS[name])
+
+
+@pytest.mark.parametrize("dim", [64, 128])
+@pytest.mark.parametrize("name", ["silu", "by document"])
+def test_functions_hold_the_bound_in_the_kernels_of_other_gpus(name, dim, monkeypatch):
+    monkeypatch.setenv("FLASHMASK_KERNEL", "sm80.")
+    check(MASKS["documents"](), dim, FUNCTIONS[name], FUNCTIONS[name])
+
+
+@pytest.mark.parametrize("dim", [192, 256])
+def test_wide_heads_hold_the_bound(dim):
+    for make in MASKS.values():
+        check(make(), dim, FUNCTIONS["silu"], FUNCTIONS["silu"])
+
+
+@needs_hopper
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("dim", [64, 128])
+def test_hopper_changes_scores_in_its_own_kernels(dim, dtype):
+    q, k = (torch.empty(BATCH, TOKENS, heads, dim, device="cuda", dtype=dtype) for heads in (HEADS, KV))
+    for make in MASKS.values():
+        for change in (scores.function("mul(score, abs(score))"), scores.softcap(3.0) | scores.multiply(2.0)):
+            plan = flashmask.plan(make(), q, k, score=change)
+            assert plan.kernel("forward").startswith("sm90."), plan
+            assert plan.kernel("backward").startswith("sm90."), plan
+
+
+@needs_hopper
+def test_scores_that_grow_behind_settled_maxima():
+    """The last keys have far larger scores than those that the kernel's maxima settle on."""
+    q, k, v = (torch.randn(1, 2048, 2, 64, device="cuda", dtype=torch.bfloat16) for _ in range(3))
+    k[:, 1900:] *= 8
+    found = flashmask.attention(q, k, v, None, score=FUNCTIONS["squares"])
+    s = torch.einsum("bihd,bjhd->bhij", q.double(), k.double()) / 8
+    expected = torch.einsum("bhij,bjhd->bihd", (s * s.abs()).softmax(-1), v.double())
+    torch.testing.assert_close(found.double(), expected, rtol=0.02, atol=0.02)
+
+
+@pytest.mark.parametrize("dim", [64, 128])
+def test_the_largest_changed_scores_of_rows(dim):
+    q, k, v = (torch.randn(1, TOKENS, HEADS, dim, device="cuda", dtype=torch.bfloat16) for _ in range(3))
+    _, largest = flashmask.attention(q, k, v, None, score=FUNCTIONS["squares"], return_max_scores=True)
+    s = torch.einsum("bihd,bjhd->bhij", q.double(), k.double()) * dim**-0.5
+    torch.testing.assert_close(largest.double(), (s * s.abs()).amax(-1), rtol=1e-3, atol=1e-3)
 
 
 def test_chains_hold_the_bound():

@@ -91,9 +91,10 @@ class KernelEntry : public Base {
         "a GPU", {kind.architecture, kind.capability, 0, kind.block_shared_bytes, kind.shared_bytes, 0}, needs_);
   }
   std::string refusal(const Problem& problem) const final {
-    if (!combines_ &&
-        has_dropout(problem) + (problem.change.cap() > 0) + (problem.change.bias() != ScoreBias::none) > 1)
-      return "it drops probabilities, caps scores or biases them, one of these at a time";
+    const int changes =
+        compiles_change(problem) ? 1 : (problem.change.cap() > 0) + (problem.change.bias() != ScoreBias::none);
+    if (!combines_ && has_dropout(problem) + changes > 1)
+      return "it drops probabilities, caps scores, biases them or changes them otherwise, one of these at a time";
     if (problem.change.bias() == ScoreBias::tensor && problem.head_dim <= biases_above_)
       return "it adds a bias of each score to heads of more than " + std::to_string(biases_above_) + " dims only";
     const std::string reason = refusal(problem.device);

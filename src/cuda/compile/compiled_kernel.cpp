@@ -60,7 +60,7 @@ compile::Job job_of(const KernelCode& code, const std::string& name, const std::
                     const std::string& architecture, const Problem& problem) {
   return {.text = compile::text_of(code, change),
           .kernel = name,
-          .architecture = architecture == "sm_90" ? "sm_90a" : architecture,  // with Hopper's own instructions
+          .architecture = architecture == "sm_90" ? "sm_90a" : architecture,  // a: with Hopper's own instructions
           .made_for = problem.change.text()};
 }
 

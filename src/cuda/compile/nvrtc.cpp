@@ -66,9 +66,10 @@ bool find(void* library, const char* name, Function& function) {
   return function != nullptr;
 }
 
+/// Products of tiles that the assembler puts one after the other cost more than any spill.
 int spilled_bytes(const std::string& log) {
   static const std::regex spills("(\\d+) bytes spill stores, (\\d+) bytes spill loads");
-  int most = 0;
+  int most = log.find("wgmma.mma_async instructions are serialized") == std::string::npos ? 0 : Code::kSerialized;
   for (auto each = std::sregex_iterator(log.begin(), log.end(), spills); each != std::sregex_iterator(); ++each)
     most = std::max({most, std::stoi((*each)[1]), std::stoi((*each)[2])});
   return most;

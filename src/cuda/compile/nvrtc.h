@@ -18,9 +18,12 @@ struct Job {
 /// Machine code with one kernel.
 struct Code {
   std::string cubin;
-  std::string kernel;         ///< the kernel's name in it
-  int spilled = 0;            ///< bytes of registers that it stores in memory, a thread
+  std::string kernel;  ///< the kernel's name in it
+  int spilled = 0;  ///< bytes of registers that it stores in memory, a thread; at least kSerialized where products of
+                    ///< tiles (wgmma) run one after the other
   std::string made_for = {};  ///< the job's
+
+  static constexpr int kSerialized = 1 << 20;
 
   friend bool operator==(const Code&, const Code&) = default;
 };

@@ -73,30 +73,40 @@ __device__ __forceinline__ void weigh_changed(float (&s)[kUnits][kEights][4], co
 
 /// Does so with the gradients of the probabilities at hand: packs probabilities by keep(), and gradients of scores, two
 /// at a time, so that registers only become free. pause() is called now and then: a branch in it keeps the compiler
-/// from working on more scores at once.
-template <class T, bool kHides, class Layout, int kEights, int kSteps, int kWords, class Weigh, class Rows, class Keep,
-          class Pause>
+/// from working on more scores at once. kAtOnce: on how many eights it may work, at most, where that does not suffice.
+/// `zero` is then a word of 0 that it does not know to be 0: masked by it, what has been packed changes the next
+/// products, which thus wait for it.
+template <class T, bool kHides, class Layout, int kAtOnce = 0, int kEights, int kSteps, int kWords, class Weigh,
+          class Rows, class Keep, class Pause>
 __device__ __forceinline__ void weigh_and_differentiate_changed(
     const float (&s)[1][kEights][4], const float (&grad)[1][kEights][4], std::uint32_t (&grad_s)[kSteps][1][4],
-    const std::uint32_t (&hidden)[kWords], const Weigh& weigh, const Rows& dots, const Keep& keep, const Pause& pause) {
-  constexpr int kAtOnce = 8;
+    const std::uint32_t (&hidden)[kWords], const Weigh& weigh, const Rows& dots, const Keep& keep, const Pause& pause,
+    [[maybe_unused]] std::uint32_t zero = 0) {
+  constexpr int kPause = 8;
+  [[maybe_unused]] std::uint32_t nothing = 0;
 #pragma unroll
   for (int eight = 0; eight < kEights; ++eight) {
-    if (eight > 0 && eight % kAtOnce == 0) pause();
+    if (eight > 0 && eight % kPause == 0) pause();
+    if constexpr (kAtOnce > 0) {
+      if (const int last = eight - 1; eight > 0 && eight % kAtOnce == 0)
+        nothing = (grad_s[last / 2][0][last % 2 * 2] ^ grad_s[last / 2][0][last % 2 * 2 + 1]) & zero;
+    }
 #pragma unroll
     for (int pair = 0; pair < 2; ++pair) {
       float p[2], d[2];
 #pragma unroll
       for (int k = 0; k < 2; ++k) {
         const int i = 2 * pair + k;
-        ChangedWeight weight = weigh(0, eight, i, s[0][eight][i]);
+        float product = s[0][eight][i];
+        if constexpr (kAtOnce > 0) product = __uint_as_float(__float_as_uint(product) ^ nothing);
+        ChangedWeight weight = weigh(0, eight, i, product);
         if constexpr (kHides) {
           const auto [word, bit] = Layout::place(0, eight, i);
           if (hidden[word] & 1U << bit) weight.p = 0;
         }
         weight.slope *= grad[0][eight][i] - dots.at(0, eight, i);
         p[k] = weight.p;
-        d[k] = weight.p * weight.slope;
+        d[k] = followed<Weigh>(weight);
       }
       keep(0, eight, pair, p[0], p[1]);
       grad_s[eight / 2][0][eight % 2 * 2 + pair] = pack<T>(d[0], d[1]);

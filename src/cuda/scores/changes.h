@@ -44,7 +44,7 @@ concept Changes = requires {
 
 /// Whether warps that compute scores need the head, row and column of each.
 template <class Shape>
-inline constexpr bool kLocatesScores = Drops<Shape> || AddsBias<Shape>;
+inline constexpr bool kLocatesScores = Drops<Shape> || AddsBias<Shape> || Changes<Shape>;
 
 /// Whether the copy engine brings a bias of each score to shared memory, panel by panel, where it can read it.
 template <class Shape>

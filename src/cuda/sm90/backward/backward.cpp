@@ -5,6 +5,7 @@
 #include <string>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "cuda/common/backward_entry.h"
 #include "cuda/common/bias_gradient.h"
@@ -13,6 +14,7 @@
 #include "cuda/runtime/device.h"
 #include "cuda/sm90/architecture.h"
 #include "cuda/sm90/backward/column_arguments.h"
+#include "cuda/sm90/backward/column_changing.h"
 #include "cuda/sm90/fused/fused.h"
 #include "cuda/sm90/instances.h"
 #include "cuda/sm90/instructions/tensor_map.h"
@@ -96,7 +98,8 @@ ColumnArguments column_arguments(const Plan& plan, const BackwardTensors& tensor
   return arguments;
 }
 
-template <class Shape>
+/// kCompiles: by the kernel that is compiled for the problem's change of scores.
+template <class Shape, bool kCompiles = false>
 void run_columns(const Plan& plan, const BackwardTensors& tensors, const BackwardWorkspace& workspace,
                  const TileChoice& choice, const KernelExecution& execution, int* next_item) {
   const ColumnArguments arguments = column_arguments<Shape>(plan, tensors, workspace, choice, execution, next_item);
@@ -108,9 +111,17 @@ void run_columns(const Plan& plan, const BackwardTensors& tensors, const Backwar
                         make_tensor_map("backward: grad_o", tensors.grad_o, Shape::kRows / 4),
                         make_bias_map("backward: bias", plan.problem(), tensors.bias)};
   const int tiles = std::max(arguments.columns.all_tiles(), arguments.rows.all_tiles());
-  launch_columns<Shape>(arguments, maps, std::min(tiles, multiprocessors()),
-                        static_cast<cudaStream_t>(execution.stream));
+  const int blocks = std::min(tiles, multiprocessors());
+  const auto stream = static_cast<cudaStream_t>(execution.stream);
+  if constexpr (kCompiles)
+    launch_changed_columns<Shape>(plan.problem(), tensors, arguments, maps, blocks, stream);
+  else
+    launch_columns<Shape>(arguments, maps, blocks, stream);
 }
+
+/// Whether a shape's kernel is compiled for changes of scores that have no instance.
+template <class Shape>
+inline constexpr bool kCompiles = Shape::kSums;
 
 /// Whether a shape has an instance that adds a bias tensor: those with sums.
 template <class Shape>
@@ -146,6 +157,13 @@ struct ColumnSteps {
     return SmallTiles{kTile<Shape>, kFusedTile, 0, kShort, kFusedTile, kMostChoiceBytes, true};
   }
 
+  static std::vector<KernelCode> compiled_code(const Problem& problem, std::size_t) {
+    if constexpr (kCompiles<Shape>) {
+      if (compiles_change(problem)) return {changed_columns_code<Shape>()};
+    }
+    return {};
+  }
+
   static void launch(const Plan& plan, const BackwardTensors& tensors, const BackwardWorkspace& workspace,
                      const KernelExecution& execution) {
     const auto stream = static_cast<cudaStream_t>(execution.stream);
@@ -162,7 +180,7 @@ struct ColumnSteps {
       (launch_pass<Passes>(plan, tensors, workspace, choice, execution, ++next_item), ...);
     }
     const DevicePlan& made = PlanAccess::device(plan);
-    if constexpr (kHasAdding<Shape>)
+    if constexpr (Shape::kSums)
       launch_bias_gradient(plan, tensors, workspace, execution, made.map(kTile<Shape>, MapSide::columns));
     if constexpr (!Shape::kSums) {
       const DeviceMap& rows = made.map(query_gradient_tile(Shape::kHeadDim), MapSide::rows);
@@ -181,8 +199,10 @@ struct ColumnSteps {
 
   static KernelInfo info() {
     const std::string fused = "+m" + std::to_string(kFusedTile.rows) + "n" + std::to_string(kFusedTile.columns);
-    KernelInfo made = backward_info<Shape>(kArchitecture, Shape::kForm, {Shape::kHeadDim, Shape::kHeadDim},
-                                           tile_name<Shape>() + (kChooses ? fused : ""), InstancesOf<Shape>::kFeatures);
+    const Features compiled = kCompiles<Shape> ? Features{Feature::any_change, Feature::functions} : Features();
+    KernelInfo made =
+        backward_info<Shape>(kArchitecture, Shape::kForm, {Shape::kHeadDim, Shape::kHeadDim},
+                             tile_name<Shape>() + (kChooses ? fused : ""), InstancesOf<Shape>::kFeatures | compiled);
     return Shape::kSums ? made : deterministic(std::move(made), kChooses);
   }
 
@@ -192,6 +212,10 @@ struct ColumnSteps {
   template <class Pass>
   static void launch_pass(const Plan& plan, const BackwardTensors& tensors, const BackwardWorkspace& workspace,
                           const TileChoice& choice, const KernelExecution& execution, int* next_item) {
+    if constexpr (kCompiles<Pass>) {
+      if (compiles_change(plan.problem()))
+        return run_columns<Pass, true>(plan, tensors, workspace, choice, execution, next_item);
+    }
     InstancesOf<Pass>::with_one_for(plan.problem(), [&](auto name) {
       run_columns<typename decltype(name)::Shape>(plan, tensors, workspace, choice, execution, next_item);
     });

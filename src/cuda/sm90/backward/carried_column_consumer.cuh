@@ -131,7 +131,7 @@ class CarriedColumnConsumer : ColumnConsumer<Shape> {
     if constexpr (Caps<Shape>) {
       typename Base::Rows lse;
       lse.load(shared_.lse_log2[stage]);
-      return Base::weigh(s, p, masked, row_step, lse);
+      return Base::weigh(s, p, masked, row_step, stage, lse);
     }
     Base::change(s, stage);
     if (row_step.masked != 0) hide<Words>(as_unit(s), masked);

@@ -3,6 +3,7 @@
 
 #include "cuda/common/store_rows.cuh"
 #include "cuda/scores/dropout.cuh"
+#include "cuda/scores/score_change.cuh"
 #include "cuda/scores/tile_scores.cuh"
 #include "cuda/sm90/backward/column_memory.cuh"
 #include "cuda/sm90/instructions/tile_products.cuh"
@@ -30,6 +31,9 @@ class ColumnConsumer {
   static constexpr bool kInHalves = Drops<Shape> && Shape::kRows == 128;
   using HalfScores = float[kScores / 2];
   using HalfPacked = std::uint32_t[kSteps / 2][4];
+  /// Whether changed scores are weighed one by one (changed_weights.cuh).
+  static constexpr bool kWeighs = Caps<Shape> || Changes<Shape>;
+  static constexpr int kEightsAtOnce = eights_at_once<Shape>();
 
  public:
   __device__ __forceinline__ ColumnConsumer(ColumnMemory<Shape>& shared, const ColumnArguments& arguments,
@@ -154,8 +158,8 @@ class ColumnConsumer {
     if constexpr (!kFirst) add_kept_tile(grad_q);
     wgmma_wait<0>();
     pin(s);
-    if constexpr (Caps<Shape>) {
-      weigh(s, p, masked, row_step, lse);
+    if constexpr (kWeighs) {
+      weigh(s, p, masked, row_step, kStage, lse);
     } else {
       change(s, kStage);
       if (row_step.masked != 0) hide<Words>(as_unit(s), masked);
@@ -266,7 +270,7 @@ class ColumnConsumer {
     find_dropped(dropped, row_step, kStage, phases_.of(kStage));
     wgmma_wait<1>();
     pin(s);
-    if constexpr (!Caps<Shape>) {
+    if constexpr (!kWeighs) {
       change(s, kStage);
       if (row_step.masked != 0) hide<Words>(as_unit(s), masked);
     }
@@ -274,7 +278,7 @@ class ColumnConsumer {
       exponentiate_half<0>(s, shared_.lse_log2[kStage]);
       barrier_wait(&shared_.q_full[kStage], phases_.of(kStage));
       exponentiate_half<1>(s, shared_.lse_log2[kStage]);
-    } else if constexpr (!Caps<Shape>) {
+    } else if constexpr (!kWeighs) {
       Rows lse;
       lse.load(shared_.lse_log2[kStage]);
       exponentiate(as_unit(s), arguments_.product_log2, lse);
@@ -285,7 +289,7 @@ class ColumnConsumer {
     barrier_wait(&shared_.grad_o_full[kStage], phases_.of(kStage));
     wgmma_wait<0>();
     pin(grad_p);
-    if constexpr (Caps<Shape>) {
+    if constexpr (kWeighs) {
       weigh_and_differentiate(s, grad_p, p, grad_s, masked, row_step, kStage, kStage, phases_.of(kStage));
     } else if constexpr (kInHalves) {
       differentiate_half<0>(p, grad_s, s, grad_p, dropped, shared_.dot[kStage]);
@@ -352,18 +356,32 @@ class ColumnConsumer {
     }
   }
 
-  /// Caps scores, packs their probabilities, and leaves these times the derivatives of the cap.
+  /// Calls body(weigh) with what weighs the changed scores of a stage's rows.
+  template <class OfRows, class Body>
+  __device__ __forceinline__ void with_weights(const RowStep& step, int stage, const OfRows& lse,
+                                               const Body& body) const {
+    if constexpr (Changes<Shape>) {
+      const TransposedPlace place = place_of(step, stage);
+      const auto change = change_at<typename Shape::Change>(arguments_.change, place);
+      body(change_weights(change, place, lse));
+    } else {
+      body(CappedWeights{arguments_.softcap.to_exponent, arguments_.product_log2, lse});
+    }
+  }
+
+  /// Changes scores, packs their probabilities, and leaves these times the derivatives of the change.
   __device__ __forceinline__ void weigh(float (&s)[kScores], std::uint32_t (&p)[kSteps][4],
-                                        const std::uint32_t (&masked)[Words::kWords], const RowStep& step,
+                                        const std::uint32_t (&masked)[Words::kWords], const RowStep& step, int stage,
                                         const Rows& lse) const {
     const auto keep = [&](int, int eight, int pair, float a, float b) {
       p[eight / 2][eight % 2 * 2 + pair] = pack<T>(a, b);
     };
-    const CappedWeights weigh{arguments_.softcap.to_exponent, arguments_.product_log2, lse};
-    if (step.masked != 0)
-      weigh_changed<true, Words>(as_unit(s), masked, weigh, keep);
-    else
-      weigh_changed<false, Words>(as_unit(s), masked, weigh, keep);
+    with_weights(step, stage, lse, [&](const auto& weigh) {
+      if (step.masked != 0)
+        weigh_changed<true, Words>(as_unit(s), masked, weigh, keep);
+      else
+        weigh_changed<false, Words>(as_unit(s), masked, weigh, keep);
+    });
   }
 
   /// Does so where the gradients of the probabilities are there too, and packs those of the scores. `gradient`: the
@@ -379,15 +397,15 @@ class ColumnConsumer {
     };
     const auto pause = [&] { barrier_wait(&shared_.grad_o_full[gradient], phase); };
     const StoredTransposedRowNumbers lse{shared_.lse_log2[stage]}, dots{shared_.dot[gradient]};
-    const CappedWeights weigh{arguments_.softcap.to_exponent, arguments_.product_log2, lse};
-    const auto run = [&]<bool kHides>() {
-      weigh_and_differentiate_changed<T, kHides, Words>(as_unit(s), as_unit(grad_p), as_unit(grad_s), masked, weigh,
-                                                        dots, keep, pause);
-    };
-    if (step.masked != 0)
-      run.template operator()<true>();
-    else
-      run.template operator()<false>();
+    const auto zero = static_cast<std::uint32_t>(step.masked >> 16);
+    with_weights(step, stage, lse, [&](const auto& weigh) {
+      if (step.masked != 0)
+        weigh_and_differentiate_changed<T, true, Words, kEightsAtOnce>(as_unit(s), as_unit(grad_p), as_unit(grad_s),
+                                                                       masked, weigh, dots, keep, pause, zero);
+      else
+        weigh_and_differentiate_changed<T, false, Words, kEightsAtOnce>(as_unit(s), as_unit(grad_p), as_unit(grad_s),
+                                                                        masked, weigh, dots, keep, pause, zero);
+    });
   }
 
   /// Biases the scores of a stage's rows, ahead of hiding.

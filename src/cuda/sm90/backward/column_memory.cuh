@@ -11,6 +11,7 @@
 #include "cuda/sm90/instructions/copy_rows.cuh"
 #include "cuda/sm90/instructions/ring.cuh"
 #include "cuda/sm90/instructions/shared_memory.cuh"
+#include "cuda/sm90/instructions/some_of.cuh"
 #include "cuda/sm90/masks/bias_panels.cuh"
 #include "cuda/sm90/masks/bias_parts.cuh"
 #include "cuda/sm90/masks/column_mask.cuh"
@@ -54,32 +55,42 @@ struct alignas(16) RowStep {
 template <class Shape>
 struct ColumnMemory {
   alignas(1024) std::uint8_t k[Shape::kColumnBytes];
-  alignas(1024) std::uint8_t v[Shape::kOfKeys ? Shape::kColumnBytes : 0];
+  [[no_unique_address]] alignas(1024) SomeOf<std::uint8_t, Shape::kOfKeys ? Shape::kColumnBytes : 0> v;
   alignas(1024) std::uint8_t q[Shape::kStages][Shape::kRowBytes];
   alignas(1024) std::uint8_t grad_o[Shape::kGradientStages][Shape::kRowBytes];
-  alignas(1024) std::uint8_t grad_s[Shape::kSums ? Shape::kStages : 0][Shape::kScoreBytes];
-  alignas(1024) std::uint8_t bias[CopiesBias<Shape> ? Shape::kGroups : 0][kBiasPanelBytes];  // of each group
+  [[no_unique_address]] alignas(
+      1024) SomeOf<std::uint8_t[Shape::kScoreBytes], Shape::kSums ? Shape::kStages : 0> grad_s;
+  // Of each group.
+  [[no_unique_address]] alignas(
+      1024) SomeOf<std::uint8_t[kBiasPanelBytes], CopiesBias<Shape> ? Shape::kGroups : 0> bias;
   alignas(16) float lse_log2[Shape::kStages][Shape::kRows];
   alignas(16) float dot[Shape::kGradientStages][Shape::kRows];
   RowStep steps[Shape::kStages];
   typename MaskOf<Shape>::Memory mask;
-  alignas(Shape::kSums ? 1024 : 16) std::uint8_t prologue[Shape::kSums ? kPrologueQuarters<Shape> : 0][kQuarterBytes];
-  alignas(Shape::kSums ? 128 : 16) std::uint8_t epilogue[Shape::kSums ? kEpilogueQuarters : 0][kQuarterBytes];
-  alignas(Shape::kSums ? 128 : 16) uint4 zeros[Shape::kSums ? kQuarterBytes / 16 : 0];
+  using Quarter = std::uint8_t[kQuarterBytes];
+  static constexpr int kPrologues = Shape::kSums ? kPrologueQuarters<Shape> : 0,
+                       kEpilogues = Shape::kSums ? kEpilogueQuarters : 0,
+                       kSumStages = Shape::kSums ? Shape::kStages : 0;
+  [[no_unique_address]] alignas(Shape::kSums ? 1024 : 16) SomeOf<Quarter, kPrologues> prologue;
+  [[no_unique_address]] alignas(Shape::kSums ? 128 : 16) SomeOf<Quarter, kEpilogues> epilogue;
+  [[no_unique_address]] alignas(Shape::kSums ? 128 : 16) SomeOf<uint4, Shape::kSums ? kQuarterBytes / 16 : 0> zeros;
   ColumnWork work[Shape::kStages];
   std::uint64_t k_full, k_empty, v_full, v_empty, work_full[Shape::kStages], work_empty[Shape::kStages];
-  std::uint64_t work_done[Shape::kSums ? Shape::kStages : 0];  // consumers have added to the sums for the gradient of q
-  std::uint64_t prologue_full[Shape::kSums ? kPrologueQuarters<Shape> : 0],
-      epilogue_full[Shape::kSums ? kEpilogueQuarters : 0];
+  // Consumers have added to the sums for the gradient of q.
+  [[no_unique_address]] SomeOf<std::uint64_t, kSumStages> work_done;
+  [[no_unique_address]] SomeOf<std::uint64_t, kPrologues> prologue_full;
+  [[no_unique_address]] SomeOf<std::uint64_t, kEpilogues> epilogue_full;
   std::uint64_t q_full[Shape::kStages], q_empty[Shape::kStages];
   std::uint64_t grad_o_full[Shape::kGradientStages], grad_o_empty[Shape::kGradientStages];
-  std::uint64_t grad_s_full[Shape::kSums ? Shape::kStages : 0], grad_s_empty[Shape::kSums ? Shape::kStages : 0];
-  std::uint64_t bias_full[CopiesBias<Shape> ? 1 : 0], bias_empty[CopiesBias<Shape> ? 1 : 0];
-  int heads[kLocatesScores<Shape> ? Shape::kStages : 0];  // the query head of the rows in each stage
+  [[no_unique_address]] SomeOf<std::uint64_t, kSumStages> grad_s_full, grad_s_empty;
+  [[no_unique_address]] SomeOf<std::uint64_t, CopiesBias<Shape> ? 1 : 0> bias_full, bias_empty;
+  // The query head of the rows in each stage.
+  [[no_unique_address]] SomeOf<int, kLocatesScores<Shape> ? Shape::kStages : 0> heads;
   // For ALiBi: marks of the rows in each stage, and their head's slope.
-  alignas(16) float marks[Biases<Shape> ? Shape::kStages : 0][Shape::kRows];
-  float slopes[Biases<Shape> ? Shape::kStages : 0];
-  NearEntries<Shape::kColumns, Shape::kRows> near[AddsBias<Shape> ? Shape::kStages : 0];
+  [[no_unique_address]] alignas(16) SomeOf<float[Shape::kRows], Biases<Shape> ? Shape::kStages : 0> marks;
+  [[no_unique_address]] SomeOf<float, Biases<Shape> ? Shape::kStages : 0> slopes;
+  using Near = NearEntries<Shape::kColumns, Shape::kRows>;
+  [[no_unique_address]] SomeOf<Near, AddsBias<Shape> ? Shape::kStages : 0> near;
 };
 
 /// Returns whether a counter of Progress has reached `count`. All lanes get the same answer, even if the counter

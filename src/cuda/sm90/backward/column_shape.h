@@ -10,6 +10,7 @@
 #include "cuda/common/sections.h"
 #include "cuda/scores/changes.h"
 #include "cuda/sm90/masks/bias_map.h"
+#include "cuda/views/change.h"
 #include "cuda/views/plan.h"
 #include "cuda/views/scores.h"
 #include "cuda/views/tensors.h"
@@ -66,6 +67,7 @@ struct ColumnArguments {
   AlibiArguments alibi;      // for kernels that bias scores
   BiasArguments bias;        // for kernels that add a bias tensor
   SoftcapArguments softcap;  // for kernels that cap scores
+  ChangeOperands change;     // for kernels that are compiled with a change
 };
 
 /// kSums: the gradient of q is computed. kDelayed: a tile's gradient of q is computed during the next tile
@@ -133,6 +135,18 @@ struct AddingColumns : Adding<Shape> {
   static constexpr int kBiasSlots = Shape::kHeadDim == 128 ? 1 : 0;
   static_assert(kBiasSlots == 0 || Shape::kRows == kBiasPanelRows);
 };
+
+/// The shape that is compiled with a change of scores (cuda/compile). kEightsAtOnce: of how many eights of scores
+/// probabilities and gradients are made at once, where both are at hand.
+template <class Shape, int kEightsAtOnce_>
+struct ColumnsToChange : Shape {
+  static constexpr int kEightsAtOnce = kEightsAtOnce_;
+};
+template <class Shape>
+constexpr int eights_at_once() {
+  if constexpr (requires { Shape::kEightsAtOnce; }) return Shape::kEightsAtOnce;
+  return 0;
+}
 
 /// What the copy engine reads; o_quarters and grad_o_quarters in quarters of a row tile.
 struct ColumnMaps {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <type_traits>
+#include <vector>
 
 #include "cuda/common/forward_entry.h"
 #include "cuda/common/tensor_views.h"
@@ -10,6 +11,7 @@
 #include "cuda/runtime/device.h"
 #include "cuda/sm90/architecture.h"
 #include "cuda/sm90/forward/forward_arguments.h"
+#include "cuda/sm90/forward/forward_changing.h"
 #include "cuda/sm90/instances.h"
 #include "cuda/sm90/instructions/tensor_map.h"
 #include "cuda/sm90/masks/make_bias_map.h"
@@ -25,7 +27,8 @@ ForwardArguments arguments_of(const Plan& plan, const DeviceMap& map, const Forw
   return forward_arguments(row_arguments(plan, map, score, next_item), plan.problem(), tensors);
 }
 
-template <class Shape>
+/// kCompiles: by the kernel that is compiled for the problem's change of scores.
+template <class Shape, bool kCompiles = false>
 void attend(const Plan& plan, const ForwardArguments& arguments, const ForwardTensors& tensors, cudaStream_t stream) {
   const ForwardMaps maps{make_tensor_map("forward: q", tensors.q, Shape::kRows),
                          make_tensor_map("forward: k", tensors.k, Shape::kColumns),
@@ -33,7 +36,11 @@ void attend(const Plan& plan, const ForwardArguments& arguments, const ForwardTe
                          make_tensor_map("forward: o", tensors.o, Shape::kRows / Shape::kConsumerWarps),
                          make_tensor_map("forward: o", tensors.o, 1),
                          make_bias_map("forward: bias", plan.problem(), tensors.bias)};
-  launch_forward<Shape>(arguments, maps, std::min(arguments.items, multiprocessors() * Shape::kBlocks), stream);
+  const int blocks = std::min(arguments.items, multiprocessors() * Shape::kBlocks);
+  if constexpr (kCompiles)
+    launch_changed_forward<Shape>(plan.problem(), tensors, arguments, maps, blocks, stream);
+  else
+    launch_forward<Shape>(arguments, maps, blocks, stream);
 }
 
 /// Refuses the largest scores where a call also changes or drops some: each of Hopper's kernels does one thing.
@@ -44,21 +51,31 @@ void check_plain(const Plan& plan) {
                   plan.kernel(Direction::forward).name + " does one of these at a time; take a kernel of sm80");
 }
 
-/// What the entries of common/forward_entry.h launch.
-template <class Kernels>
+/// What the entries of common/forward_entry.h launch. kCompiles: whether kernels are compiled for changes of scores.
+template <class Kernels, bool kCompiles = false>
 struct ForwardLauncher {
   using Shape = typename Kernels::Shape;
   static constexpr bool kCounts = true, kCombines = false, kReadsUnits = true;
   static constexpr int kBiasesAbove = kNarrow;
-  static constexpr Features kFeatures = Kernels::kFeatures;
+  static constexpr Features kFeatures =
+      Kernels::kFeatures | (kCompiles ? Features{Feature::any_change, Feature::functions} : Features());
   static constexpr std::size_t room() { return 0; }
 
   static DeviceNeeds needs(const Architecture& architecture) { return {architecture.capability, true}; }
+  static std::vector<KernelCode> compiled_code(const Problem& problem, std::size_t) {
+    if constexpr (kCompiles) {
+      if (compiles_change(problem)) return {changed_forward_code<Shape>(false)};
+    }
+    return {};
+  }
   static void launch(const Plan& plan, const ForwardTensors& tensors, const KernelExecution& execution,
                      const DeviceMap& map, int* next_item, const TileChoice& choice) {
     ForwardArguments arguments = arguments_of(plan, map, tensors, execution, next_item);
     arguments.choice = choice;
     const auto stream = static_cast<cudaStream_t>(execution.stream);
+    if constexpr (kCompiles) {
+      if (compiles_change(plan.problem())) return attend<Shape, true>(plan, arguments, tensors, stream);
+    }
     if (tensors.max_scores.present()) {
       check_plain(plan);
       return attend<MaximizingForward<Shape>>(plan, arguments, tensors, stream);
@@ -75,7 +92,8 @@ using LauncherOf = ForwardLauncher<
     std::conditional_t<kIsCommon<Of<T, kForm>>,
                        Instances<Of<T, kForm>, Instance<Dropping, T, kForm>, Instance<Capping, T, kForm>,
                                  Instance<Biasing, T, kForm>, Instance<Adding, T, kForm>>,
-                       Instances<Of<T, kForm>, Instance<Dropping, T, kForm>, Instance<Capping, T, kForm>>>>;
+                       Instances<Of<T, kForm>, Instance<Dropping, T, kForm>, Instance<Capping, T, kForm>>>,
+    true>;
 
 template <class Launcher>
 void add_entry(KernelEntries& entries) {

@@ -4,6 +4,7 @@
 #include "cuda/common/store_rows.cuh"
 #include "cuda/scores/largest_scores.cuh"
 #include "cuda/scores/running_softmax.cuh"
+#include "cuda/scores/score_change.cuh"
 #include "cuda/scores/softcap.cuh"
 #include "cuda/sm90/forward/forward_shape.h"
 #include "cuda/sm90/instructions/store_rows_staged.cuh"
@@ -284,6 +285,11 @@ class ForwardConsumer : RowConsumer<Shape> {
   /// tile's scores were changed before.
   template <bool kAgain = false, class Body>
   __device__ __forceinline__ void change(float (&s)[kScores], const Body& let_go) {
+    if constexpr (Changes<Shape>) {
+      const PlaceByRows place = Base::place_of_scores();
+      let_go();
+      return change_tile<typename Shape::Change>(as_unit(s), arguments_.change, place);
+    }
     if constexpr (!kWritesBiases<Shape>) let_go();
     if constexpr (Caps<Shape>) {
       if constexpr (Shape::kCapsByPolynomial)

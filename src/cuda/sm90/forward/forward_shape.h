@@ -9,6 +9,7 @@
 
 #include "cuda/scores/changes.h"
 #include "cuda/sm90/masks/bias_map.h"
+#include "cuda/views/change.h"
 #include "cuda/views/rows.h"
 #include "cuda/views/tensors.h"
 #include "flashmask/mask_shape.h"
@@ -22,6 +23,7 @@ struct ForwardArguments : RowArguments {
   int value_dim;
   SoftcapArguments softcap;  // for kernels that cap scores
   MaxScoresView max_scores;  // for kernels that keep them
+  ChangeOperands change;     // for kernels that are compiled with a change
 };
 
 /// How the tiles of a row tile follow each other. overlapping: one tile's products run during the next tile's softmax.
@@ -74,6 +76,15 @@ struct ForwardInstance : Instance<Shape> {
   static constexpr int kMaskAtOnce = kProducerRegisters >= 72         ? Shape::kMaskAtOnce
                                      : Shape::kForm == MaskForm::bits ? 32
                                                                       : 64;
+};
+
+/// The shape of the same kernel that is compiled with a change of scores (cuda/compile): results are stored straight
+/// from registers. kSettles: not every change leaves registers for settled maxima.
+template <class Shape, bool kSettles_>
+struct ForwardToChange : Shape {
+  static constexpr bool kStagesResult = false, kSettles = kSettles_;
+  static constexpr int kProducerRegisters = 56, kConsumerRegisters = Shape::kGroups == 3 ? 152 : 224;
+  static constexpr int kMaskAtOnce = Shape::kForm == MaskForm::bits ? 32 : 64;
 };
 
 /// The shape of the same kernel that also keeps the largest scores: it must look at all of them.

@@ -11,6 +11,7 @@
 #include "cuda/sm90/instructions/copy_rows.cuh"
 #include "cuda/sm90/instructions/ring.cuh"
 #include "cuda/sm90/instructions/shared_memory.cuh"
+#include "cuda/sm90/instructions/some_of.cuh"
 #include "cuda/sm90/masks/bias_map.h"
 #include "cuda/sm90/masks/bias_parts.cuh"
 #include "cuda/sm90/masks/distance_marks.cuh"
@@ -67,7 +68,7 @@ struct RowMemory {
   alignas(1024) std::uint8_t q[Shape::kQueryStages][Shape::kQueryBytes];
   alignas(1024) std::uint8_t k[Shape::kKeyStages][Shape::kKeyBytes];
   alignas(1024) std::uint8_t v[Shape::kValueStages][Shape::kValueBytes];
-  alignas(1024) std::uint8_t bias[bias_slots<Shape>()][Shape::kGroups][kBiasPanelBytes];
+  [[no_unique_address]] alignas(1024) SomeOf<std::uint8_t[Shape::kGroups][kBiasPanelBytes], bias_slots<Shape>()> bias;
   alignas(16) FragmentBits<Shape::kRows> bits[Shape::kBitSlots];
   Work work[kWorkSlots];
   std::uint64_t q_full[Shape::kQueryStages], q_empty[Shape::kQueryStages];
@@ -75,14 +76,17 @@ struct RowMemory {
   std::uint64_t v_full[Shape::kValueStages], v_empty[Shape::kValueStages];
   std::uint64_t bits_full[Shape::kBitSlots], bits_empty[Shape::kBitSlots];
   std::uint64_t work_full[kWorkSlots], work_empty[kWorkSlots];
-  std::uint64_t bias_full[bias_slots<Shape>()][Shape::kGroups / kBiasSharers<Shape>];
-  std::uint64_t bias_empty[bias_slots<Shape>()][Shape::kGroups / kBiasSharers<Shape>];
-  float marks[Biases<Shape> ? Shape::kKeyStages : 0][Shape::kColumns];  // of the keys in each buffer of K
-  int column_tiles[Drops<Shape> ? Shape::kKeyStages : 0];               // the key tile in each buffer of K
-  int first_keys[AddsBias<Shape> ? Shape::kKeyStages : 0];              // the first key in each buffer of K
-  NearEntries<Shape::kRows, Shape::kColumns> near[AddsBias<Shape> ? Shape::kKeyStages : 0];
-  Work taken[kLocatesScores<Shape> ? Shape::kConsumerWarps : 0];  // what each warp is at, as registers are short
-  StoredDropoutSeed seeds[kStoresSeed<Shape> ? Shape::kConsumerWarps : 0];
+  using BiasBarriers = SomeOf<std::uint64_t[Shape::kGroups / kBiasSharers<Shape>], bias_slots<Shape>()>;
+  [[no_unique_address]] BiasBarriers bias_full, bias_empty;
+  // For each buffer of K: marks of its keys, the number of its tile, its first key, and what biases it.
+  [[no_unique_address]] SomeOf<float[Shape::kColumns], Biases<Shape> ? Shape::kKeyStages : 0> marks;
+  [[no_unique_address]] SomeOf<int, Drops<Shape> ? Shape::kKeyStages : 0> column_tiles;
+  [[no_unique_address]] SomeOf<int, AddsBias<Shape> || Changes<Shape> ? Shape::kKeyStages : 0> first_keys;
+  using Near = NearEntries<Shape::kRows, Shape::kColumns>;
+  [[no_unique_address]] SomeOf<Near, AddsBias<Shape> ? Shape::kKeyStages : 0> near;
+  // What each warp is at, as registers are short.
+  [[no_unique_address]] SomeOf<Work, kLocatesScores<Shape> ? Shape::kConsumerWarps : 0> taken;
+  [[no_unique_address]] SomeOf<StoredDropoutSeed, kStoresSeed<Shape> ? Shape::kConsumerWarps : 0> seeds;
 };
 
 /// Initializes a ring whose slots one thread fills and `readers` warps empty.

@@ -151,6 +151,7 @@ class Producer {
     const int first = first_key(column_tile, batch);
     if (lane_ == 0) {
       if constexpr (Drops<Shape>) shared_.column_tiles[keys_.slot] = column_tile;
+      if constexpr (Changes<Shape>) shared_.first_keys[keys_.slot] = first;
       begin_copies<kWritesBiases<Shape>>(full, Shape::kKeyBytes);
       copy_rows<Shape::kColumns, Shape::kHeadDim>(shared_.k[keys_.slot], tensors_.k, full, first, kv_head, batch);
     }
