@@ -363,7 +363,7 @@ class ColumnConsumer {
     if constexpr (Changes<Shape>) {
       const TransposedPlace place = place_of(step, stage);
       const auto change = change_at<typename Shape::Change>(arguments_.change, place);
-      body(change_weights(change, place, lse));
+      body(change_weights<1, Shape::kRows / 8>(change, arguments_.bias, place, lse));
     } else {
       body(CappedWeights{arguments_.softcap.to_exponent, arguments_.product_log2, lse});
     }
