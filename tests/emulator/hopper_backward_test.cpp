@@ -181,7 +181,7 @@ TEST(EmulatedHopperBackward, DropsAndChangesScores) {
 
 template <int kChange>
 void expect_right_changed() {
-  Case with{test::kEmulatedChanges[kChange], masks::sliding_window(150, 203, 90)};
+  Case with{test::kEmulatedChanges[kChange], masks::sliding_window(150, 208, 90)};
   with.change = ScoreChange::parse(test::kEmulatedChanges[kChange]);
   using OfA = typename ChangeOf<kChange, A, true>::Change;
   using OfB = typename ChangeOf<kChange, B, true>::Change;

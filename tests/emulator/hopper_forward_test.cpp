@@ -211,7 +211,7 @@ using ToChange64 = Forward64<__nv_bfloat16, MaskForm::intervals>;
 
 template <int... kChanges>
 void expect_right_with_changes(std::integer_sequence<int, kChanges...>) {
-  const Mask window = masks::sliding_window(150, 203, 90);
+  const Mask window = masks::sliding_window(150, 208, 90);  // rows of a bias in eights, as the texts read them
   (expect_right_changed<kChanges, ForwardToChange<ToChange64, true>>(masks::causal(40, 600)), ...);
   (expect_right_changed<kChanges, ForwardToChange<Forward128<__half, MaskForm::bits>, true>>(window), ...);
 }
