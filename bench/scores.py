@@ -189,6 +189,8 @@ def functions(heads: int) -> dict[str, tuple[flashmask.scores.ScoreChange, Calla
     """Functions of scores, ours and FlexAttention's."""
     document = torch.arange(TOKENS, device="cuda") // 1000
     slopes = 2.0 ** -torch.linspace(1, 8, heads, device="cuda")
+    table = torch.randn(1, heads, 1, 2 * TOKENS - 1, device="cuda", dtype=torch.bfloat16)
+    bias = torch.randn(1, heads, TOKENS, TOKENS, device="cuda", dtype=torch.bfloat16)
     ours = flashmask.scores.function
     return {
         "squares": (ours("mul(score, abs(score))"), lambda s, b, h, i, j: s * s.abs()),
@@ -203,6 +205,14 @@ def functions(heads: int) -> dict[str, tuple[flashmask.scores.ScoreChange, Calla
         "documents": (
             ours("mul(where(eq(at(0, q), at(0, k)), score, sub(score, 10)), at(1, h))", document.float(), slopes),
             lambda s, b, h, i, j: torch.where(document[i] == document[j], s, s - 10.0) * slopes[h],
+        ),
+        "table of distances": (
+            flashmask.scores.distance(table, TOKENS - 1) | flashmask.scores.multiply(0.5),
+            lambda s, b, h, i, j: (s + table[0, h, 0, i - j + TOKENS - 1]) * 0.5,
+        ),
+        "bias of each score": (
+            flashmask.scores.bias(bias) | flashmask.scores.softcap(SOFTCAP),
+            lambda s, b, h, i, j: SOFTCAP * torch.tanh((s + bias[0, h, i, j]) / SOFTCAP),
         ),
     }
 
