@@ -4,14 +4,14 @@
 2 × 8,192 tokens, 64 heads of 64, 32 of 128 or 16 of 256, bfloat16, full and causal: softcap and ALiBi beside
 FlexAttention; a bias of each score, shared by the batch, and one by distance, full, beside FlexAttention and SDPA's
 efficient kernel, without and with their gradients. Pair biases: 4 heads of 32, N rows of N tokens with one bias
-(1, 4, N, N), beside cuEquivariance's kernel too where cuequivariance_ops_torch is installed. Contestants take turns,
-each launched ten times back to back; the numbers are median milliseconds. Plans by mma.sync's kernels stand for GPUs
-that are not Hopper's.
+(1, 4, N, N), beside cuEquivariance's kernel too where cuequivariance_ops_torch is installed. Functions of scores, which
+are compiled, beside FlexAttention, and chains that are compiled beside mma.sync's own kernels for the same without a
+factor. Learning: functions that read what learns, with its gradient and without. Contestants take turns, each launched
+ten times back to back; the numbers are median milliseconds. Plans by mma.sync's kernels stand for GPUs that are not
+Hopper's.
 
-Learning: functions of scores that read what learns, full, with its gradient and without. Functions: others, full.
-
-python bench/scores.py [--dims 64,128,256] [--rows changes,biases,pairs,learning,functions] [--seconds 5]
-    [--without-flex]
+python bench/scores.py [--dims 64,128,256] [--rows changes,biases,pairs,functions,learning] [--seconds 5]
+                       [--without-flex]
 """
 
 import argparse
@@ -27,7 +27,7 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from torch.nn.functional import scaled_dot_product_attention
 
 import flashmask
-from flashmask import masks
+from flashmask import masks, scores
 
 BATCH, TOKENS, SOFTCAP = 2, 8192, 50.0
 
@@ -185,60 +185,6 @@ def functions_that_learn(heads: int) -> dict[str, tuple[Tensor, Callable[..., An
     }
 
 
-def functions(heads: int) -> dict[str, tuple[flashmask.scores.ScoreChange, Callable[..., Tensor]]]:
-    """Functions of scores, ours and FlexAttention's."""
-    document = torch.arange(TOKENS, device="cuda") // 1000
-    slopes = 2.0 ** -torch.linspace(1, 8, heads, device="cuda")
-    table = torch.randn(1, heads, 1, 2 * TOKENS - 1, device="cuda", dtype=torch.bfloat16)
-    bias = torch.randn(1, heads, TOKENS, TOKENS, device="cuda", dtype=torch.bfloat16)
-    ours = flashmask.scores.function
-    return {
-        "squares": (ours("mul(score, abs(score))"), lambda s, b, h, i, j: s * s.abs()),
-        "silu": (
-            ours("mul(score, add(0.5, mul(0.5, tanh(mul(0.5, score)))))"),
-            lambda s, b, h, i, j: torch.nn.functional.silu(s),
-        ),
-        "cosine": (
-            ours("mul(score, add(1, mul(0.1, cos(sub(q, k)))))"),
-            lambda s, b, h, i, j: s * (1 + 0.1 * torch.cos(i - j)),
-        ),
-        "documents": (
-            ours("mul(where(eq(at(0, q), at(0, k)), score, sub(score, 10)), at(1, h))", document.float(), slopes),
-            lambda s, b, h, i, j: torch.where(document[i] == document[j], s, s - 10.0) * slopes[h],
-        ),
-        "table of distances": (
-            flashmask.scores.distance(table, TOKENS - 1) | flashmask.scores.multiply(0.5),
-            lambda s, b, h, i, j: (s + table[0, h, 0, i - j + TOKENS - 1]) * 0.5,
-        ),
-        "bias of each score": (
-            flashmask.scores.bias(bias) | flashmask.scores.softcap(SOFTCAP),
-            lambda s, b, h, i, j: SOFTCAP * torch.tanh((s + bias[0, h, i, j]) / SOFTCAP),
-        ),
-    }
-
-
-def measure_functions(dim: int, seconds: float, with_flex: bool) -> None:
-    heads = 4096 // dim
-    q, k, v, grad = (
-        torch.randn(BATCH, TOKENS, heads, dim, device="cuda", dtype=torch.bfloat16).requires_grad_() for _ in range(4)
-    )
-    mask = masks.full(TOKENS, TOKENS)
-    theirs = [t.detach().transpose(1, 2).contiguous().requires_grad_() for t in (q, k, v)]
-    their_grad = grad.detach().transpose(1, 2).contiguous()
-    for name, (change, function) in functions(heads).items():
-        torch._dynamo.reset()
-        plans = {family: flashmask.plan(mask, q, k, v, kernel=family, score=change) for family in ("", "sm80.")}
-        attend = torch.compile(partial(flex_attention, score_mod=function), dynamic=False)
-        for way in ("forward", "backward"):
-            calls = {"plain": one_way(way, partial(flashmask.attention, q, k, v, mask), [q, k, v], grad.detach())}
-            for family, plan in plans.items():
-                call = partial(flashmask.attention, q, k, v, plan=plan, score=change)
-                calls[f"{family}{name}"] = one_way(way, call, [q, k, v], grad.detach())
-            if with_flex:
-                calls["FlexAttention"] = one_way(way, partial(attend, *theirs), theirs, their_grad)
-            print_row(f"{dim} {name} {way}", calls, seconds)
-
-
 def measure_learning(dim: int, seconds: float, with_flex: bool) -> None:
     heads = 4096 // dim
     q, k, v, grad = (
@@ -262,10 +208,73 @@ def measure_learning(dim: int, seconds: float, with_flex: bool) -> None:
             print_row(f"{dim} {name} {way}{' with its gradient' if learns else ''}", calls, seconds)
 
 
+def functions(heads: int) -> dict[str, Callable[..., Tensor]]:
+    """What FlexAttention's users write, by captured tensors and by distances."""
+    document = torch.arange(TOKENS, device="cuda") // 1024
+    gate = torch.linspace(0.5, 1.5, heads, device="cuda")
+    return {
+        "squares": lambda s, b, h, i, j: s * s.abs(),
+        "silu": lambda s, b, h, i, j: torch.nn.functional.silu(s),
+        "cosine": lambda s, b, h, i, j: s * (1 + 0.1 * torch.cos(i - j)),
+        "by document": lambda s, b, h, i, j: torch.where(document[i] == document[j], s, s - 10.0),
+        "gated": lambda s, b, h, i, j: torch.where(document[i] == document[j], s * gate[h], s * 0.5),
+    }
+
+
+def measure_functions(dim: int, seconds: float, with_flex: bool) -> None:
+    heads = 4096 // dim
+    leaves = [
+        torch.randn(BATCH, TOKENS, heads, dim, device="cuda", dtype=torch.bfloat16).requires_grad_() for _ in range(3)
+    ]
+    grad, mask = torch.randn_like(leaves[0]), masks.full(TOKENS, TOKENS)
+    theirs = [t.detach().transpose(1, 2).contiguous().requires_grad_() for t in leaves]
+    for name, function in functions(heads).items():
+        torch._dynamo.reset()
+        flex = torch.compile(partial(flex_attention, score_mod=function), dynamic=False)
+        for way in ("forward", "backward"):
+            calls = {}
+            for family in ("", "sm80."):
+                for what, score in (("plain", None), ("function", function)):
+                    plan = flashmask.plan(mask, *leaves, kernel=family, score=score)
+                    call = partial(flashmask.attention, *leaves, plan=plan, score=score)
+                    calls[f"{family}{what}"] = one_way(way, call, leaves, grad)
+            if with_flex:
+                calls["FlexAttention"] = one_way(way, partial(flex, *theirs), theirs, grad.transpose(1, 2).contiguous())
+            print_row(f"{dim} {name} {way}", calls, seconds)
+
+
+def measure_chains(dim: int, seconds: float) -> None:
+    """Kernels that are compiled for a change and a factor, beside the library's own without the factor."""
+    heads = 4096 // dim
+    leaves = [
+        torch.randn(BATCH, TOKENS, heads, dim, device="cuda", dtype=torch.bfloat16).requires_grad_() for _ in range(3)
+    ]
+    grad, mask = torch.randn_like(leaves[0]), masks.full(TOKENS, TOKENS)
+    slopes = 2.0 ** -torch.linspace(1, 8, heads, device="cuda")
+    bias = torch.randn(1, heads, TOKENS, TOKENS, device="cuda", dtype=torch.bfloat16)
+    table = torch.randn(1, heads, 1, 2 * TOKENS - 1, device="cuda", dtype=torch.bfloat16)
+    changes = {
+        "softcap": scores.softcap(SOFTCAP),
+        "ALiBi": scores.alibi(slopes),
+        "bias": scores.bias(bias),
+        "table": scores.distance(table, TOKENS - 1),
+    }
+    for name, change in changes.items():
+        for way in ("forward", "backward"):
+            calls = {}
+            for label, score in (("own", change), ("compiled", change | scores.multiply(0.75))):
+                plan = flashmask.plan(mask, *leaves, kernel="sm80.", score=score)
+                call = partial(flashmask.attention, *leaves, plan=plan, score=score)
+                calls[label] = one_way(way, call, leaves, grad)
+            print_row(f"{dim} {name} {way}", calls, seconds)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dims", default="64,128,256", help="head dims, by commas (default: %(default)s)")
-    parser.add_argument("--rows", default="changes,biases,pairs", help="what to measure (default: %(default)s)")
+    parser.add_argument(
+        "--rows", default="changes,biases,pairs,functions", help="what to measure (default: %(default)s)"
+    )
     parser.add_argument("--seconds", type=float, default=5, help="for each row (default: %(default)s)")
     parser.add_argument(
         "--without-flex", action="store_true", help="leave out FlexAttention, which takes minutes to compile"
@@ -279,10 +288,11 @@ def main() -> None:
             measure(dim, causal, *how)
         for by_distance in (False, True) if "biases" in rows else ():
             measure_biases(str(dim), (BATCH, TOKENS, 4096 // dim, dim), by_distance, *how)
-        if "functions" in rows:
-            measure_functions(dim, *how)
         if "learning" in rows:
             measure_learning(dim, *how)
+        if "functions" in rows:
+            measure_functions(dim, *how)
+            measure_chains(dim, given.seconds)
     for tokens in (384, 768) if "pairs" in rows else ():
         measure_biases(f"pairs of {tokens}", (tokens, tokens, 4, 32), False, *how)
 

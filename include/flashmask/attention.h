@@ -57,8 +57,12 @@ struct PlanOptions {
   /// work. The tensors must still be given and may hold anything afterwards; the other gradients keep their bits.
   bool skip_query_gradient = false;
   bool skip_key_gradients = false;
-  /// Of kernels that are compiled for a change of scores: those of the backward wait for the first backward, where it
-  /// is not known that there will be one. Else they are compiled beside those of the forward.
+  /// Kernels that are compiled for a change of scores are compiled when the plan is made, for tensors as changes
+  /// usually read them: dense, float32, a bias in the dtype of q. Or in the first forward, for its tensors, as also
+  /// happens where these are others.
+  bool compile_when_called = false;
+  /// Those of the backward are compiled beside those of the forward; or in the first backward, where it is not known
+  /// that there will be one.
   bool compile_backward_later = false;
 };
 

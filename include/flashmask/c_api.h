@@ -609,7 +609,8 @@ typedef struct flashmask_plan_options {
   int32_t skip_query_gradient;         ///< nonzero: grad_q is never read, and may hold anything afterwards
   int32_t skip_key_gradients;          ///< nonzero: the same for grad_k and grad_v
   int64_t invariant;                   ///< nonzero: a document's results are the bits that it has alone (attention.h)
-  int64_t compile_backward_later;      ///< nonzero: kernels compiled for the backward wait for the first one
+  int64_t compile_when_called;         ///< nonzero: kernels compiled for a change of scores wait for the first forward
+  int64_t compile_backward_later;      ///< nonzero: those of the backward wait for the first backward
 } flashmask_plan_options;
 
 /// `options` NULL: all of them zero.

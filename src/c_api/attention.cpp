@@ -167,6 +167,7 @@ flashmask::PlanOptions flashmask::c_api::to_plan_options(const flashmask_plan_op
           .backward_tiles = to_tile_size(given.backward_tiles, "options.backward_tiles"),
           .skip_query_gradient = given.skip_query_gradient != 0,
           .skip_key_gradients = given.skip_key_gradients != 0,
+          .compile_when_called = given.compile_when_called != 0,
           .compile_backward_later = given.compile_backward_later != 0};
 }
 

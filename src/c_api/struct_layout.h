@@ -59,7 +59,7 @@ LAYOUT(flashmask_problem, FIELD(struct_size), FIELD(batch), FIELD(query_length),
 LAYOUT(flashmask_executor, FIELD(struct_size), FIELD(context), FIELD(workers), FIELD(run));
 LAYOUT(flashmask_plan_options, FIELD(struct_size), FIELD(kernel), FIELD(executor), FIELD(visit), FIELD(form),
        FIELD(reorder), FIELD(deterministic), FIELD(forward_tiles), FIELD(backward_tiles), FIELD(skip_query_gradient),
-       FIELD(skip_key_gradients), FIELD(invariant), FIELD(compile_backward_later));
+       FIELD(skip_key_gradients), FIELD(invariant), FIELD(compile_when_called), FIELD(compile_backward_later));
 LAYOUT(flashmask_compiled_kernel, FIELD(struct_size), FIELD(name), FIELD(compiler), FIELD(origin), FIELD(seconds),
        FIELD(spilled));
 LAYOUT(flashmask_plan_place, FIELD(struct_size), FIELD(stream), FIELD(memory), FIELD(bytes), FIELD(made));

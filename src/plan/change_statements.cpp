@@ -46,13 +46,13 @@ Parts parts(const Place& at) {
   return {};
 }
 
-std::string name_of(DType dtype) {
-  return dtype == DType::f32 ? "float" : dtype == DType::f16 ? "__half" : "__nv_bfloat16";
-}
-
 std::string tensor_text(int number) { return "operands.tensors[" + std::to_string(number) + "]"; }
 
 }  // namespace
+
+std::string name_of(DType dtype) {
+  return dtype == DType::f32 ? "float" : dtype == DType::f16 ? "__half" : "__nv_bfloat16";
+}
 
 std::string ChangeStatements::named(const char* type, const std::string& value) {
   const std::string name = "v" + std::to_string(count_++);
@@ -336,6 +336,7 @@ std::string ChangeStatements::read(const ScoreNode& of) {
 }
 
 std::string ChangeStatements::bias() {
+  if (biased_) return "bias";
   const int tensor = nodes_.bias_tensor();
   std::string text = entry(tensor) + ".far<0>(batch).far<1>(head)";
   if (nodes_.form(tensor).of_rows) text += step(tensor, 2, false, Varies::by_row, "row + down");

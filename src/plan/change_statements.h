@@ -11,10 +11,15 @@
 
 namespace flashmask {
 
+/// Returns what kernels call a dtype.
+std::string name_of(DType dtype);
+
 /// Writes values of a function as C++ statements, each once, with numbers multiplied into what costs least.
 class ChangeStatements {
  public:
-  ChangeStatements(const ChangeNodes& nodes, std::vector<ChangeNumber>& numbers) : nodes_(nodes), numbers_(numbers) {}
+  /// biased: the text is given the value of the bias, as `bias`.
+  ChangeStatements(const ChangeNodes& nodes, std::vector<ChangeNumber>& numbers, bool biased)
+      : nodes_(nodes), numbers_(numbers), biased_(biased) {}
 
   /// Writes what a value takes, and returns its product with a number as a float expression.
   std::string scaled(int at, const ChangeNumber& by);
@@ -53,6 +58,7 @@ class ChangeStatements {
 
   const ChangeNodes& nodes_;
   std::vector<ChangeNumber>& numbers_;
+  const bool biased_;
   std::vector<std::tuple<int, ChangeNumber, std::string>> scaled_;
   std::map<std::pair<Core::Kind, int>, std::string> cores_;
   std::map<int, std::string> powers_, conditions_, wholes_;

@@ -64,8 +64,10 @@ Facts facts_of(const AllCells& mask) {
 /// The kernels of both directions. Without a backward kernel the plan still serves the forward.
 struct Selection {
   PlanAccess::Choice forward, backward;
+  bool compiles_when_called;
 
-  Selection(const Facts& mask, const Problem& problem, const PlanOptions& options) {
+  Selection(const Facts& mask, const Problem& problem, const PlanOptions& options)
+      : compiles_when_called(options.compile_when_called) {
     check_problem(problem);
     check_mask(mask.shape, problem);
     Features needed = needed_by(options);
@@ -87,7 +89,7 @@ struct Selection {
 
   /// Has the kernels compiled that the problem's change of scores needs.
   void compile(const Problem& problem, void* stream) {
-    if (problem.change.is_cap_and_bias()) return;
+    if (compiles_when_called || problem.change.is_cap_and_bias()) return;
     std::vector<const Kernel*> kernels{forward.kernel};
     if (backward.kernel != nullptr && !backward.compiles_later) kernels.push_back(backward.kernel);
     for (CompiledKernel& made : compile_kernels(kernels, problem, stream))

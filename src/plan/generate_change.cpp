@@ -70,12 +70,24 @@ std::string flag(const char* name, bool value) {
   return std::string("  static constexpr bool ") + name + " = " + (value ? "true" : "false") + ";\n";
 }
 
-/// Writes value(), whose further results are slopes by name.
+/// Whether it reads what single tokens have.
+bool reads_tokens(const ChangeNodes& nodes, const ScoreFunction& function) {
+  for (int i = 0; i <= function.value(); ++i) {
+    const Op op = nodes.node(i).op;
+    if ((op == Op::read && nodes.varies(i) != Varies::never) || op == Op::distance) return true;
+    if (op == Op::bias && nodes.bias() != ScoreBias::alibi) return true;
+  }
+  return false;
+}
+
+/// Writes value(), or biased(), whose further results are slopes by name.
 std::string value_function(const ChangeNodes& nodes, const ScoreFunction& function, std::vector<ChangeNumber>& numbers,
-                           const std::vector<std::pair<const char*, int>>& slopes) {
-  ChangeStatements statements(nodes, numbers);
+                           bool biased, const std::vector<std::pair<const char*, int>>& slopes) {
+  ChangeStatements statements(nodes, numbers, biased);
   const std::string value = statements.scaled(function.value(), {.logs = 1});
-  std::string text = "  __device__ __forceinline__ float value(float product, int down, int right", results;
+  std::string text = std::string("  __device__ __forceinline__ float ") +
+                     (biased ? "biased(float product, float bias" : "value(float product") + ", int down, int right",
+              results;
   for (const auto& [name, node] : slopes) {
     text += std::string(", float& ") + name;
     results += std::string("    ") + name + " = " + statements.scaled(node, {}) + ";\n";
@@ -92,7 +104,9 @@ TensorForms usual_forms(const ScoreChange& change, DType dtype) {
   if (change.bias() == ScoreBias::alibi)
     forms[bias + 1].absent = forms[bias + 2].absent = true;
   else if (change.bias() != ScoreBias::none)
-    forms[bias] = {.dtype = dtype, .of_rows = change.bias() == ScoreBias::tensor};
+    forms[bias] = {.dtype = change.bias() == ScoreBias::distances && change.function() != nullptr ? DType::f32 : dtype,
+                   .of_rows = change.bias() == ScoreBias::tensor,
+                   .in_eights = change.bias() == ScoreBias::tensor};
   return forms;
 }
 
@@ -104,16 +118,23 @@ GeneratedChange generate_change(const ScoreChange& change, const TensorForms& fo
   const bool slopes = !nodes.product(function.slope()).cores.empty() || !nodes.product(function.slope()).number.is(1);
   made.text = "struct Change {\n" + flag("kLocates", function.locates() || made.bias_tensor >= 0) +
               flag("kSlope", slopes) + flag("kGuards", may_any_overflow(nodes, function.slope())) +
-              flag("kMakesNan", may_any_overflow(nodes, function.value())) +
+              flag("kMakesNan", may_any_overflow(nodes, function.value()) || reads_tokens(nodes, function)) +
               "  const ChangeOperands& operands;\n  int batch, head, row, column;\n\n"
               "  __device__ __forceinline__ Change(const ChangeOperands& given, int of_batch, int of_head, int of_row, "
               "int of_column)\n      : operands(given), batch(of_batch), head(of_head), row(of_row), column(of_column) "
-              "{}\n" +
-              value_function(nodes, function, made.numbers, {}) +
-              value_function(nodes, function, made.numbers, {{"slope", function.slope()}});
-  if (made.bias_tensor >= 0 && change.bias() != ScoreBias::alibi)
-    made.text += value_function(nodes, function, made.numbers,
-                                {{"slope", function.slope()}, {"bias_slope", function.bias_slope()}});
+              "{}\n";
+  const bool of_tensor = made.bias_tensor >= 0 && change.bias() != ScoreBias::alibi;
+  const bool in_eights = of_tensor && function.uses(Op::bias) && nodes.form(made.bias_tensor).in_eights;
+  if (in_eights) made.text += "  using Bias = " + name_of(nodes.form(made.bias_tensor).dtype) + ";\n";
+  for (const bool biased : {false, true}) {
+    if (biased && !in_eights) break;
+    const auto write = [&](const std::vector<std::pair<const char*, int>>& results) {
+      made.text += value_function(nodes, function, made.numbers, biased, results);
+    };
+    write({});
+    write({{"slope", function.slope()}});
+    if (of_tensor) write({{"slope", function.slope()}, {"bias_slope", function.bias_slope()}});
+  }
   made.text += "};\n";
   return made;
 }

@@ -15,10 +15,11 @@ namespace flashmask {
 /// What the text of a change knows of a tensor that it reads, so that it reads without asking.
 struct TensorForm {
   DType dtype = DType::f32;
-  bool dense = true;      ///< neighbours along the last axis are neighbours in memory
-  std::uint8_t wide = 0;  ///< a bit for each axis whose stride, in bytes, does not fit 32 bits
-  bool absent = false;    ///< ALiBi's positions alone: tokens stand at their numbers
-  bool of_rows = true;    ///< a bias alone: queries have values of their own
+  bool dense = true;       ///< neighbours along the last axis are neighbours in memory
+  std::uint8_t wide = 0;   ///< a bit for each axis whose stride, in bytes, does not fit 32 bits
+  bool absent = false;     ///< ALiBi's positions alone: tokens stand at their numbers
+  bool of_rows = true;     ///< a bias alone: queries have values of their own
+  bool in_eights = false;  ///< a bias alone: each eight 16-bit values of a row are 16 aligned bytes
 
   friend bool operator==(const TensorForm&, const TensorForm&) = default;
 };
@@ -27,8 +28,9 @@ struct TensorForm {
 /// of queries and keys.
 using TensorForms = std::array<TensorForm, 5>;
 
-/// What plans are compiled for ahead of their first call: float32, and a bias in the tensors' own dtype, each score's
-/// or one for all queries as is usual for its kind.
+/// What plans are compiled for ahead of their first call: operands, and a table that a function reads, which was
+/// computed for it, in float32; any other bias in the tensors' own dtype. A bias is each score's, a table one for all
+/// queries, and ALiBi has no positions.
 TensorForms usual_forms(const ScoreChange& change, DType dtype);
 
 /// A change of scores as the text of `struct Change`, which kernels for GPUs are compiled with

@@ -56,6 +56,10 @@ struct PlanAccess {
   static const BackwardKernel& backward(const Plan& plan) {
     return static_cast<const BackwardKernel&>(*plan.choice(Direction::backward).kernel);
   }
+  /// Returns the backward's kernel where what is compiled for it is compiled beside the forward's; nullptr: it is not.
+  static const Kernel* compiled_beside_forward(const Plan& plan) {
+    return plan.backward_->compiles_later ? nullptr : plan.backward_->kernel;
+  }
   static bool wants_query_gradient(const Plan& plan) { return plan.choice(Direction::backward).query_gradient; }
   static bool wants_key_gradients(const Plan& plan) { return plan.choice(Direction::backward).key_gradients; }
   static TileSize tiles(const Plan& plan, Direction direction) { return plan.choice(direction).tiles; }

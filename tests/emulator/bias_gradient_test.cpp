@@ -174,26 +174,26 @@ void expect_right_under_change(Case with, TileShape map_tile) {
 template <int kNumber>
 void expect_right_for_each_score() {
   expect_right_under_change<kNumber, __nv_bfloat16>({.name = "not shared, groups of heads",
-                                                     .mask = masks::sliding_window(150, 203, 70),
+                                                     .mask = masks::sliding_window(150, 208, 70),
                                                      .copies = Copies::late,
-                                                     .bias_shape = {2, 2, 150, 203}},
+                                                     .bias_shape = {2, 2, 150, 208}},
                                                     {64, 128});
   const std::vector<std::int64_t> documents = {70, 90, 40};
   expect_right_under_change<kNumber, __half>({.name = "shared by the batch, as bits, with dropout",
-                                              .mask = masks::causal_document(documents, 203),
+                                              .mask = masks::causal_document(documents, 208),
                                               .form = MaskForm::bits,
                                               .copies = Copies::early,
                                               .head_dim = 104,
                                               .value_dim = 40,
                                               .dropout = 0.3,
-                                              .bias_shape = {1, 2, 203, 203}},
+                                              .bias_shape = {1, 2, 208, 208}},
                                              {64, 64});
   expect_right_under_change<kNumber, __nv_bfloat16>({.name = "shared by heads of 32 dims, every tile",
-                                                     .mask = masks::full(150, 203),
+                                                     .mask = masks::full(150, 208),
                                                      .visit = Visit::all,
                                                      .head_dim = 32,
                                                      .value_dim = 24,
-                                                     .bias_shape = {2, 1, 150, 203}},
+                                                     .bias_shape = {2, 1, 150, 208}},
                                                     {128, 64});
 }
 

@@ -27,8 +27,9 @@ template <class Of>
 class CompiledChange : public testing::Test {};
 template <int kNumber>
 using Number = std::integral_constant<int, kNumber>;
-using All = testing::Types<Number<0>, Number<1>, Number<2>, Number<3>, Number<4>, Number<5>, Number<6>, Number<7>>;
-static_assert(std::size(test::kEmulatedChanges) == 8);
+using All =
+    testing::Types<Number<0>, Number<1>, Number<2>, Number<3>, Number<4>, Number<5>, Number<6>, Number<7>, Number<8>>;
+static_assert(std::size(test::kEmulatedChanges) == 9);
 TYPED_TEST_SUITE(CompiledChange, All);
 
 /// As NVRTC reads them.
@@ -64,12 +65,12 @@ template <class Of, bool kBatch, class Shape>
 void expect_right_forward() {
   using T = typename Shape::Element;
   using Kernel = Changed<Shape, Change<Of, T, kBatch>>;
-  Problem problem = problem_for<Kernel>({150, 203, 4, 2, kBatch ? 2 : 1});
+  Problem problem = problem_for<Kernel>({150, 208, 4, 2, kBatch ? 2 : 1});
   problem.change = ScoreChange::parse(test::kEmulatedChanges[Of::value]);
   expect_text<Of, T, kBatch>(problem);
-  expect_right<Kernel>(masks::sliding_window(150, 203, 90), problem, check::Sinks::of_heads);
+  expect_right<Kernel>(masks::sliding_window(150, 208, 90), problem, check::Sinks::of_heads);
   problem.dropout = 0.3;
-  expect_right<Changed<Maximizing<Dropping<Shape>>, Change<Of, T, kBatch>>>(masks::causal(150, 203), problem);
+  expect_right<Changed<Maximizing<Dropping<Shape>>, Change<Of, T, kBatch>>>(masks::causal(150, 208), problem);
 }
 
 TYPED_TEST(CompiledChange, IsRightForward) {
@@ -80,9 +81,9 @@ TYPED_TEST(CompiledChange, IsRightForward) {
 template <class Of, class Way>
 void expect_right_backward(double dropout) {
   const std::vector<std::int64_t> documents = {70, 90, 40};
-  const std::vector<Case> cases = {{.name = "causal", .mask = masks::causal(120, 150), .dropout = dropout},
+  const std::vector<Case> cases = {{.name = "causal", .mask = masks::causal(120, 152), .dropout = dropout},
                                    {.name = "documents as bits",
-                                    .mask = masks::causal_document(documents, 230),
+                                    .mask = masks::causal_document(documents, 232),
                                     .form = MaskForm::bits,
                                     .dropout = dropout}};
   unsigned seed = 1;
@@ -102,6 +103,19 @@ TYPED_TEST(CompiledChange, IsRightBackward) {
       0.3);
   expect_right_backward<TypeParam, InTwoPasses<Changed<Columns64, Of16>, Changed<LargeRows<__nv_bfloat16, 64>, Of16>>>(
       0);
+}
+
+/// What hidden keys have in an operand is not used, and may be NaN.
+TEST(CompiledKernels, DoNotUseWhatHiddenKeysHave) {
+  using Of = Change<Number<6>, __nv_bfloat16>;
+  const std::vector<std::int64_t> queries = {100, 0}, keys = {1, 149};
+  const Case with{.name = "all keys but the first are hidden",
+                  .mask = masks::document(queries, keys),
+                  .change = ScoreChange::parse(test::kEmulatedChanges[6])};
+  Call<__nv_bfloat16, 64> call(with, 3);
+  call.tensors.operands[0].set(1, NAN);
+  InTwoPasses<Changed<LargeColumns<__nv_bfloat16, 64>, Of>, Changed<LargeRows<__nv_bfloat16, 64>, Of>>::run(call, with);
+  call.expect_accurate(with.name);
 }
 
 }  // namespace

@@ -144,6 +144,25 @@ def test_gradients_that_the_copy_engine_stores(form, dim, shared):
     )
 
 
+@pytest.mark.parametrize("dim", [96, 128])
+def test_copies_of_a_bias_stay_until_they_are_read(dim):
+    """Many row tiles, each with its part of the bias in the same shared memory: grad_k and grad_v on every run."""
+    tokens = 600
+    given = random_inputs(BATCH, tokens, tokens, HEADS, 2, dim, dim)
+    bias = random_bias(1, HEADS, tokens, tokens).bfloat16()
+    mask = masks.causal(tokens, tokens)
+    check(
+        on_gpu(mask), lambda q, k, v, b: softmax_attention(q, k, v, visible(mask), bias=b), torch.bfloat16, bias, given
+    )
+    q, k, v, grad_o = (each.bfloat16().cuda() for each in given[:4])
+    found = []
+    for _ in range(30):
+        leaves = [each.clone().requires_grad_() for each in (k, v)]
+        flashmask.attention(q, *leaves, mask, bias=bias.cuda()).backward(grad_o)
+        found.append([each.grad for each in leaves])
+    assert all(torch.equal(*pair) for grads in found[1:] for pair in zip(grads, found[0], strict=True))
+
+
 def test_memory_around_a_bias_is_neither_read_nor_written():
     """Strides of a larger tensor, whose other numbers are NaN, as are those of hidden tiles."""
     rows, columns = 130, 140

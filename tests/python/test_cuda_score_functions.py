@@ -26,25 +26,30 @@ MASKS = {
 SLOPES = torch.tensor([0.5, 0.25, 0.125, 0.0625], device="cuda" if torch.cuda.is_available() else "cpu")
 DOCUMENT = torch.arange(TOKENS, device=SLOPES.device) // 60
 TABLE = torch.linspace(-1, 1, TOKENS * TOKENS, device=SLOPES.device).view(TOKENS, TOKENS)
+SHORT = torch.linspace(-2, 2, HEADS * TOKENS, device=SLOPES.device).view(HEADS, TOKENS).bfloat16()
+HALVES = torch.linspace(-1, 1, TOKENS, device=SLOPES.device).half()
+APART = torch.linspace(-1, 1, 2 * TOKENS * HEADS, device=SLOPES.device).view(HEADS, 2 * TOKENS)[:, ::2]
 FUNCTIONS = {
     "squares": lambda s, b, h, i, j: s * s.abs(),
     "silu": lambda s, b, h, i, j: torch.nn.functional.silu(s),
     "cosine of the distance": lambda s, b, h, i, j: s * (1 + 0.1 * torch.cos(i - j)),
     "by document": lambda s, b, h, i, j: torch.where(DOCUMENT[i] == DOCUMENT[j], s, s - 10.0) * SLOPES[h],
     "a factor of both tokens": lambda s, b, h, i, j: s * TABLE[i, j],
+    "short captured tensors": lambda s, b, h, i, j: s * SHORT[h, j] + torch.where(HALVES[i] < 0, SHORT[h, i], 0.5 * s),
+    "strided captured tensors": lambda s, b, h, i, j: s * TABLE.T[i, j] + APART[h, i] * TABLE.T[h, j],
     "conditions on the score": lambda s, b, h, i, j: torch.where(s > 0, s, 0.1 * s) + b,
 }
 
 
-def indices():
-    sizes = BATCH, HEADS, TOKENS, TOKENS
+def indices(rows, columns):
+    sizes = BATCH, HEADS, rows, columns
     return [torch.arange(n, device="cuda").view([-1 if a == at else 1 for a in range(4)]) for at, n in enumerate(sizes)]
 
 
 def by_formula(q, k, v, seen, function):
     """o and lse under a mask, of functions of scores."""
     k, v = (each.repeat_interleave(HEADS // KV, 2) for each in (k, v))
-    s = function(torch.einsum("bihd,bjhd->bhij", q, k) * q.shape[3] ** -0.5, *indices()).to(q.dtype)
+    s = function(torch.einsum("bihd,bjhd->bhij", q, k) * q.shape[3] ** -0.5, *indices(*seen.shape[-2:])).to(q.dtype)
     s = s.masked_fill(~seen, -torch.inf)
     lse = s.logsumexp(-1)
     p = (s - lse[..., None].masked_fill(lse[..., None] == -torch.inf, 0)).exp()
@@ -78,8 +83,8 @@ def check_that_it_learns(mask, dim, change, function, of):
 
 def check(mask, dim, change, function):
     """Holds o, lse and the gradients of q, k and v against the dense formula."""
-    given = inputs(BATCH, TOKENS, TOKENS, HEADS, KV, dim)
     seen = visible(mask).cuda()
+    given = inputs(BATCH, *seen.shape[-2:], HEADS, KV, dim)
     found, exact, naive = (
         value_and_gradients(of, given[:3], *given[3:], kind)
         for of, kind in (
@@ -152,6 +157,19 @@ def test_chains_hold_the_bound():
     )
 
 
+@pytest.mark.parametrize("name", ["by document", "cosine of the distance", "short captured tensors"])
+def test_queries_may_be_fewer_than_keys(name):
+    check(masks.causal(TOKENS - 90, TOKENS), 64, FUNCTIONS[name], FUNCTIONS[name])
+
+
+def test_what_hidden_keys_have_is_not_used():
+    hidden = 40
+    factor = torch.linspace(0.5, 1.5, TOKENS, device="cuda")
+    of_hidden = torch.where(torch.arange(TOKENS, device="cuda") < TOKENS - hidden, factor, torch.nan)
+    mask = masks.document(query_lengths=[TOKENS, 0], key_lengths=[TOKENS - hidden, hidden])
+    check(mask, 64, lambda s, b, h, i, j: s * s * of_hidden[j], lambda s, b, h, i, j: s * s * factor[j])
+
+
 def test_flex_attention_takes_what_it_cannot_recognise():
     q, k, v = (torch.randn(1, HEADS, TOKENS, 64, device="cuda", dtype=torch.bfloat16) for _ in range(3))
     found = flashmask.flex_attention(q, k, v, score_mod=FUNCTIONS["squares"])
@@ -171,7 +189,7 @@ LEARNS = {
     ),
     "a value of each pair": (
         (BATCH, 1, TOKENS, TOKENS),
-        lambda of: lambda s, b, h, i, j: torch.where(s < 1, s.exp(), s) * of[b, 0, i, j],
+        lambda of: lambda s, b, h, i, j: torch.where(s < 0, s.exp(), 1 + s) * of[b, 0, i, j],
     ),
     "a value of keys beside what does not learn": (
         (BATCH, TOKENS),

@@ -126,7 +126,7 @@ def test_calls_without_gradients_let_the_backward_wait_for_its_compiler(made):
     assert later.options.compile_backward_later and of_rows(tensor) is later
     assert not of_rows(tensor, scale=0.5).options.compile_backward_later
     constant, _ = device_plans._of_constant(Call(causal=True), INPUTS, 0, True)
-    assert constant.options.compile_backward_later
+    assert constant.options.compile_backward_later and constant.options.compile_when_called
     assert cuda._learns(torch.ones(1), None, torch.ones(1, requires_grad=True))
     assert not cuda._learns(torch.ones(1), None)
 

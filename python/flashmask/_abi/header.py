@@ -28,8 +28,9 @@ class Options(NamedTuple):
     skip_query_gradient: int = 0
     skip_key_gradients: int = 0
     invariant: int = 0
+    compile_when_called: int = 0
+    """Like the next one not in headers, as calls say it."""
     compile_backward_later: int = 0
-    """Not in headers: what a call knows."""
 
     def struct(self) -> s.PlanOptions:
         """Returns the options as the struct of the C ABI."""
@@ -43,6 +44,7 @@ class Options(NamedTuple):
             skip_query_gradient=self.skip_query_gradient,
             skip_key_gradients=self.skip_key_gradients,
             invariant=self.invariant,
+            compile_when_called=self.compile_when_called,
             compile_backward_later=self.compile_backward_later,
         )
         options.kernel = self.kernel.encode()

@@ -248,6 +248,7 @@ class PlanOptions(Sized):
         ("skip_query_gradient", c_int32),
         ("skip_key_gradients", c_int32),
         ("invariant", c_int64),
+        ("compile_when_called", c_int64),
         ("compile_backward_later", c_int64),
     ]
 

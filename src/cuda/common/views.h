@@ -10,6 +10,7 @@
 #include "cuda/views/rows.h"
 #include "flashmask/attention.h"
 #include "mask/cell_words.h"
+#include "plan/bias_units.h"
 #include "plan/dropout.h"
 #include "plan/kernel.h"
 
@@ -57,14 +58,8 @@ inline BiasArguments bias_arguments(const Problem& problem, const BiasTensor& bi
     constexpr std::int64_t kFar = std::int64_t{1} << 30;  // further from all entries than there are tokens
     made.shift = static_cast<int>(std::clamp(problem.key_length - problem.query_length + bias.origin, -kFar, kFar));
   } else {
-    const auto come_in = [&](int count) {
-      return values.dtype != DType::f32 &&
-             reinterpret_cast<std::uintptr_t>(values.data) % (2 * static_cast<std::uintptr_t>(count)) == 0 &&
-             (made.batch | made.head | made.row | problem.key_length) % count == 0;
-    };
-    made.in_pairs = come_in(2);
-    made.in_eights =
-        come_in(8) && std::max({std::abs(made.batch), std::abs(made.head), std::abs(made.row)}) < std::int64_t{1} << 31;
+    made.in_pairs = comes_in(values, 2);
+    made.in_eights = comes_in_eights(values);
   }
   return made;
 }

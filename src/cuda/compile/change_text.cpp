@@ -6,6 +6,8 @@
 #include <cstdlib>
 #include <memory>
 
+#include "plan/bias_units.h"
+
 namespace flashmask::cuda::compile {
 namespace {
 
@@ -105,6 +107,7 @@ TensorForms forms_of(const ScoreChange& change, const ChangeTensors& tensors) {
     const TensorView& values = tensors.bias.values;
     forms[bias] = form_of(values);
     forms[bias].of_rows = values.shape[2] > 1 && values.strides[2] != 0;
+    forms[bias].in_eights = change.bias() == ScoreBias::tensor && forms[bias].of_rows && comes_in_eights(values);
   }
   return forms;
 }

@@ -78,42 +78,60 @@ void refuse_capture(const Problem& problem, void* stream) {
               "captured; make the plan, or run once, before");
 }
 
-/// Returns the kernel of `code` as compiled_kernel() does, with how it came about.
+/// Returns the kernel of `code` as compiled_kernel() does, with how it came about. Where it is not there, make(rest)
+/// makes it, by rest(), which compiles and loads it.
+template <class Make>
 compile::LoadedKernel loaded_kernel(const KernelCode& code, const Problem& problem, const TensorForms& forms,
-                                    void* stream) {
+                                    void* stream, const Make& make) {
   static auto& table = *new compile::KernelTable;  // never destroyed: threads may be calling while the process ends
   const std::string change = compile::change_text(problem.change, forms),
                     architecture = architecture_of(problem.device);
-  return table.find_or_make(architecture + code.names.front() + change, [&] {
-    refuse_capture(problem, stream);
+  const auto compile_and_load = [&] {
     const CurrentDevice current(problem.device);
     const compile::Cache cache(kernel_cache_folder());
     const auto [made, name] = compile::best_code(code, [&](const std::string& each) {
       return compile::code_of(job_of(code, each, change, architecture, problem), cache);
     });
     return compile::LoadedKernel{load(made.code), facts_of(name, made)};
+  };
+  return table.find_or_make(architecture + code.names.front() + change, [&] {
+    refuse_capture(problem, stream);
+    return make(compile_and_load);
   });
 }
+compile::LoadedKernel loaded_kernel(const KernelCode& code, const Problem& problem, const TensorForms& forms,
+                                    void* stream) {
+  return loaded_kernel(code, problem, forms, stream, [](const auto& rest) { return rest(); });
+}
 
-/// Calls task(code) for what is compiled of these kernels, side by side.
+using Tasks = std::vector<std::function<CompiledKernel()>>;
+
+/// Adds to `tasks` what is compiled of a kernel: task(code) of each.
 template <class Task>
-std::vector<CompiledKernel> for_each_code(std::span<const Kernel* const> kernels, const Problem& problem,
-                                          std::size_t block_bytes, const Task& task) {
-  std::vector<std::function<CompiledKernel()>> tasks;
-  for (const Kernel* kernel : kernels)
-    for (const KernelCode& code : kernel->compiled_code(problem, block_bytes))
-      tasks.push_back([&task, code, direction = kernel->info().direction] {
-        CompiledKernel made = task(code);
-        made.direction = direction;
-        return made;
-      });
-  return compile::side_by_side(tasks);
+void add_tasks(Tasks& tasks, const Kernel& kernel, const Problem& problem, std::size_t block_bytes, const Task& task) {
+  for (const KernelCode& code : kernel.compiled_code(problem, block_bytes))
+    tasks.push_back([task, code, direction = kernel.info().direction] {
+      CompiledKernel made = task(code);
+      made.direction = direction;
+      return made;
+    });
 }
 
 }  // namespace
 
-const void* compiled_kernel(const KernelCode& code, const Problem& problem, const TensorForms& forms, void* stream) {
-  return loaded_kernel(code, problem, forms, stream).kernel;
+const void* compiled_kernel(const KernelCode& code, const Problem& problem, const TensorForms& forms, void* stream,
+                            const Kernel* beside) {
+  if (beside == nullptr) return loaded_kernel(code, problem, forms, stream).kernel;
+  const auto make = [&](const auto& rest) {
+    compile::LoadedKernel made;
+    Tasks tasks;
+    add_tasks(tasks, *beside, problem, device_facts(problem.device).block_shared_bytes,
+              [&](const KernelCode& other) { return loaded_kernel(other, problem, forms, stream).made; });
+    tasks.push_back([&] { return (made = rest()).made; });
+    compile::side_by_side(tasks);
+    return made;
+  };
+  return loaded_kernel(code, problem, forms, stream, make).kernel;
 }
 
 }  // namespace flashmask::cuda
@@ -122,10 +140,12 @@ namespace flashmask {
 
 std::vector<CompiledKernel> compile_kernels(std::span<const Kernel* const> kernels, const Problem& problem,
                                             void* stream) {
-  const TensorForms forms = usual_forms(problem.change, problem.dtype);  // calls may have others
-  return cuda::for_each_code(
-      kernels, problem, cuda::device_facts(problem.device).block_shared_bytes,
-      [&](const KernelCode& code) { return cuda::loaded_kernel(code, problem, forms, stream).made; });
+  const TensorForms forms = usual_forms(problem.change, problem.dtype);
+  cuda::Tasks tasks;
+  for (const Kernel* kernel : kernels)
+    cuda::add_tasks(tasks, *kernel, problem, cuda::device_facts(problem.device).block_shared_bytes,
+                    [&](const KernelCode& code) { return cuda::loaded_kernel(code, problem, forms, stream).made; });
+  return cuda::compile::side_by_side(tasks);
 }
 
 std::vector<CompiledKernel> try_to_compile(std::span<const Kernel* const> kernels, const Problem& problem,
@@ -133,7 +153,7 @@ std::vector<CompiledKernel> try_to_compile(std::span<const Kernel* const> kernel
   namespace compile = cuda::compile;
   const compile::Nvrtc& compiler = compile::nvrtc();
   const std::string change = compile::change_text(problem.change, usual_forms(problem.change, problem.dtype));
-  return cuda::for_each_code(kernels, problem, kind.block_shared_bytes, [&](const KernelCode& code) {
+  const auto task = [&](const KernelCode& code) {
     const auto begin = std::chrono::steady_clock::now();
     const auto [made, name] = compile::best_code(code, [&](const std::string& each) {
       return compile::FoundCode{compiler.compile(cuda::job_of(code, each, change, kind.architecture, problem)),
@@ -142,7 +162,10 @@ std::vector<CompiledKernel> try_to_compile(std::span<const Kernel* const> kernel
     CompiledKernel facts = cuda::facts_of(name, made);
     facts.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     return facts;
-  });
+  };
+  cuda::Tasks tasks;
+  for (const Kernel* kernel : kernels) cuda::add_tasks(tasks, *kernel, problem, kind.block_shared_bytes, task);
+  return compile::side_by_side(tasks);
 }
 
 GpuKind first_gpu() {

@@ -24,7 +24,9 @@ inline bool compiles_change(const Problem& problem) { return !problem.change.is_
 /// Returns the kernel of `code`, in which the problem's change of scores, of tensors of some forms, is struct Change:
 /// compiled for the problem's device, from memory where it was asked for before. Throws Status::unsupported where there
 /// is no compiler, or where `stream` is being captured and nobody has asked for this kernel before.
-const void* compiled_kernel(const KernelCode& code, const Problem& problem, const TensorForms& forms, void* stream);
+/// Where it compiles, what `beside` has compiled for the problem is compiled side by side.
+const void* compiled_kernel(const KernelCode& code, const Problem& problem, const TensorForms& forms, void* stream,
+                            const Kernel* beside = nullptr);
 
 /// Returns a type as C++ writes it.
 template <class T>
@@ -47,9 +49,10 @@ KernelCode kernel_code(const char* headers, const char* function) {
 /// Returns the kernel `function`<Shape>, with arguments of this type.
 template <class Shape, class Arguments>
 auto compiled_kernel(const char* headers, const char* function, const Problem& problem, const TensorForms& forms,
-                     void* stream) {
+                     void* stream, const Kernel* beside = nullptr) {
   static const KernelCode code = kernel_code<Shape>(headers, function);
-  return reinterpret_cast<void (*)(Arguments)>(const_cast<void*>(compiled_kernel(code, problem, forms, stream)));
+  return reinterpret_cast<void (*)(Arguments)>(
+      const_cast<void*>(compiled_kernel(code, problem, forms, stream, beside)));
 }
 
 }  // namespace flashmask::cuda

@@ -70,9 +70,6 @@ class BiasValues {
   }
 
  private:
-  /// Whether the lanes of a row load 32 neighbours of it at once, as the tile has so many columns side by side.
-  static constexpr bool kTakesEights = Place::kTakesEights && (Place::kPairsColumns ? kEights : 2 * kUnits) % 4 == 0;
-
   template <int kColumns>
   __device__ __forceinline__ void prefetch_row(int row, int last_column, int bytes) const {
     if (row >= bias_.query_length) return;
@@ -115,6 +112,21 @@ class BiasValues {
 
   template <class Body>
   __device__ __forceinline__ void for_each_pair(const Body& body) const {
+    for_each_pair([&](std::uint32_t word) { return ShortValues::numbers(bias_, word); }, body);
+  }
+
+  template <class Body>
+  __device__ __forceinline__ void for_each_eight(const Body& body) const {
+    for_each_eight([&](std::uint32_t word) { return ShortValues::numbers(bias_, word); }, body);
+  }
+
+ public:
+  /// Whether the lanes of a row load 32 neighbours of it at once, as the tile has so many columns side by side.
+  static constexpr bool kTakesEights = Place::kTakesEights && (Place::kPairsColumns ? kEights : 2 * kUnits) % 4 == 0;
+
+  /// Do what for_each() does where values come in pairs or eights; numbers(word) unpacks two of them.
+  template <class Numbers, class Body>
+  __device__ __forceinline__ void for_each_pair(const Numbers& numbers, const Body& body) const {
     for_each_part([&](int row, int column, const auto& for_each_place) {
       const std::uint16_t* const first = row_of<std::uint16_t>(row) + column;
       for_each_place([&](int unit, int eight, int i) {
@@ -122,18 +134,14 @@ class BiasValues {
         const int down = Place::rows_to(unit, eight, i), right = Place::columns_to(unit, eight, i);
         const bool exists = column + right < (row + down < bias_.query_length ? bias_.key_length : 0);
         const auto* const from = reinterpret_cast<const std::uint32_t*>(first + down * bias_.row + right);
-        const float2 numbers = ShortValues::numbers(bias_, exists ? __ldg(from) : 0);
-        body(unit, eight, i, numbers.x);
-        body(unit, eight, i + 1, numbers.y);
+        const float2 two = numbers(exists ? __ldg(from) : 0);
+        body(unit, eight, i, two.x);
+        body(unit, eight, i + 1, two.y);
       });
     });
   }
-
-  /// Eight rows of 32 values are four matrices of 8 × 8: a lane loads 16 bytes of a row, and the lanes of a row
-  /// exchange words. A load of every pair by the lane that adds it would take four times as many, each of as many cache
-  /// lines.
-  template <class Body>
-  __device__ __forceinline__ void for_each_eight(const Body& body) const {
+  template <class Numbers, class Body>
+  __device__ __forceinline__ void for_each_eight(const Numbers& numbers, const Body& body) const {
     constexpr int kDown = Place::kPairsColumns ? 2 * kUnits : kEights;
     constexpr int kAcross = (Place::kPairsColumns ? kEights : 2 * kUnits) / 4;
 #pragma unroll
@@ -141,27 +149,39 @@ class BiasValues {
 #pragma unroll
       for (int across = 0; across < kAcross; ++across) {
         if ((down * kAcross + across) % kLoads == 0) __syncwarp();
-        const int lane = lane_index(), row = place_.first_row + 8 * down + lane / 4,
-                  column = place_.first_column + 32 * across + lane % 4 * 8;
-        std::uint32_t words[4];  // of each matrix: of lane 4 g + q, row g and columns 2 q and 2 q + 1
-        const std::int64_t at =
-            times(place_.batch, bias_.batch) + times(place_.head, bias_.head) + times(row, bias_.row) + column;
-        load_16(words, static_cast<const std::uint16_t*>(bias_.values) + at,
-                row < bias_.query_length && column < bias_.key_length);
-        transpose_in_quad(words, lane % 4);
+        std::uint32_t words[4];
+        load_eights(words, down, across);
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           const int matrix = 4 * across + i;
-          const float2 numbers =
-              ShortValues::numbers(bias_, Place::kPairsColumns ? words[i] : transpose_matrix(words[i]));
+          const float2 two = numbers(arranged(words[i]));
           const int unit = (Place::kPairsColumns ? down : matrix) / 2, eight = Place::kPairsColumns ? matrix : down;
           const int first = (Place::kPairsColumns ? down : matrix) % 2 * 2;
-          body(unit, eight, first, numbers.x);
-          body(unit, eight, first + 1, numbers.y);
+          body(unit, eight, first, two.x);
+          body(unit, eight, first + 1, two.y);
         }
       }
   }
 
+  /// Loads what scores of eight rows and 32 columns get, two 16-bit values a word, for arranged(). Eight rows of 32
+  /// values are four matrices of 8 × 8: a lane loads 16 bytes of a row, and the lanes of a row exchange words. A load
+  /// of every pair by the lane that adds it would take four times as many, each of as many cache lines.
+  __device__ __forceinline__ void load_eights(std::uint32_t (&words)[4], int down, int across) const {
+    const int lane = lane_index(), row = place_.first_row + 8 * down + lane / 4,
+              column = place_.first_column + 32 * across + lane % 4 * 8;
+    const std::int64_t at =
+        times(place_.batch, bias_.batch) + times(place_.head, bias_.head) + times(row, bias_.row) + column;
+    // Of each matrix: of lane 4 g + q, row g and columns 2 q and 2 q + 1.
+    load_16(words, static_cast<const std::uint16_t*>(bias_.values) + at,
+            row < bias_.query_length && column < bias_.key_length);
+    transpose_in_quad(words, lane % 4);
+  }
+  /// Returns one of these words for the scores' own lanes.
+  static __device__ __forceinline__ std::uint32_t arranged(std::uint32_t word) {
+    return Place::kPairsColumns ? word : transpose_matrix(word);
+  }
+
+ private:
   /// Multiplies a number by a stride that fits 32 bits, in one instruction: registers have no room to keep an address
   /// from load to load.
   static __device__ __forceinline__ std::int64_t times(int number, std::int64_t stride) {

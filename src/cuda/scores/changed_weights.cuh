@@ -32,13 +32,24 @@ __device__ __forceinline__ float followed(const ChangedWeight& weight) {
   return weight.p * weight.slope;
 }
 
+/// Returns what weighs the scores of an eight: itself, or what Weigh::of_eight() loads for them.
+template <class Weigh>
+__device__ __forceinline__ const Weigh& weights_of(const Weigh& weigh, int) {
+  return weigh;
+}
+template <class Weigh>
+requires Weigh::kLoadsEights __device__ __forceinline__ auto weights_of(const Weigh& weigh, int eight) {
+  return weigh.of_eight(eight);
+}
+
 /// Turns products into probabilities times derivatives, so that neither changed scores nor derivatives are kept, and
 /// calls keep(unit, eight, pair, p, p) with the probabilities of each two that are packed together.
 template <bool kHides, class Layout, int kUnits, int kEights, int kWords, class Weigh, class Keep>
 __device__ __forceinline__ void weigh_changed(float (&s)[kUnits][kEights][4], const std::uint32_t (&hidden)[kWords],
                                               const Weigh& weigh, const Keep& keep) {
 #pragma unroll
-  for (int eight = 0; eight < kEights; ++eight)
+  for (int eight = 0; eight < kEights; ++eight) {
+    const auto& of_eight = weights_of(weigh, eight);
 #pragma unroll
     for (int unit = 0; unit < kUnits; ++unit)
 #pragma unroll
@@ -47,7 +58,7 @@ __device__ __forceinline__ void weigh_changed(float (&s)[kUnits][kEights][4], co
 #pragma unroll
         for (int k = 0; k < 2; ++k) {
           const int i = 2 * pair + k;
-          ChangedWeight weight = weigh(unit, eight, i, s[unit][eight][i]);
+          ChangedWeight weight = of_eight(unit, eight, i, s[unit][eight][i]);
           if constexpr (kHides) {
             const auto [word, bit] = Layout::place(unit, eight, i);
             if (hidden[word] & 1U << bit) weight.p = 0;
@@ -57,6 +68,7 @@ __device__ __forceinline__ void weigh_changed(float (&s)[kUnits][kEights][4], co
         }
         keep(unit, eight, pair, p[0], p[1]);
       }
+  }
 }
 
 /// Does so with the gradients of the probabilities at hand: packs probabilities by keep(), and gradients of scores, two

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cuda/instructions/arithmetic.cuh"
+#include "cuda/scores/bias_values.cuh"
 #include "cuda/scores/changed_weights.cuh"
 #include "cuda/scores/softcap.cuh"
 #include "cuda/scores/tile_scores.cuh"
@@ -14,8 +15,8 @@
 ///       static constexpr bool kLocates;  // whether it reads where a score lies; if not, the constructor gets zeros
 ///       static constexpr bool kSlope;    // whether its derivative is not 1 everywhere
 ///       static constexpr bool kGuards;   // whether its derivative may be infinite or NaN
-///       static constexpr bool kMakesNan;  // whether it may be NaN in padding, whose products are 0, or where it is
-///       hidden
+///       static constexpr bool kMakesNan;  // whether it may be NaN where a score is hidden, or in padding, whose
+///       products are 0
 ///       // The place is that of the lane's first score.
 ///       __device__ Change(const ChangeOperands&, int batch, int head, int row, int column);
 ///       // A changed score as a power of two, log₂ e times the score, and its derivatives by the score and by the
@@ -24,6 +25,10 @@
 ///       __device__ float value(float product, int down, int right) const;
 ///       __device__ float value(float product, int down, int right, float& slope) const;
 ///       __device__ float value(float product, int down, int right, float& slope, float& bias_slope) const;
+///       // Where the bias comes in eights (BiasArguments::in_eights): its elements, and the same for its value at
+///       hand. using Bias;
+///       __device__ float biased(float product, float bias, int down, int right) const;
+///       …
 ///     };
 ///
 /// `product`: of query and key, without scale; `down`, `right`: how many rows and columns further on it lies than the
@@ -90,6 +95,12 @@ __device__ __forceinline__ float sin_of(float x) { return __sinf(within_a_turn(x
 /// The quotient rounded down.
 __device__ __forceinline__ int floor_quotient(int a, int b) { return a / b - (a % b != 0 && (a < 0) != (b < 0)); }
 
+/// Whether the values of a bias come in eights.
+template <class Change>
+concept TakesEights = requires {
+  typename Change::Bias;
+};
+
 template <class Change, class Place>
 __device__ __forceinline__ Change change_at(const ChangeOperands& operands, const Place& place) {
   if constexpr (Change::kLocates)
@@ -102,8 +113,20 @@ __device__ __forceinline__ Change change_at(const ChangeOperands& operands, cons
 /// later on, a row's maximum is exactly its largest score, however large the change makes it.
 template <class Change, class Place, int kUnits, int kEights>
 __device__ __forceinline__ void change_tile(float (&s)[kUnits][kEights][4], const ChangeOperands& operands,
-                                            const Place& place) {
+                                            const BiasArguments& bias, const Place& place) {
   const Change change = change_at<Change>(operands, place);
+  if constexpr (TakesEights<Change>) {
+    using Values = BiasValues<kUnits, kEights, Place>;
+    const auto numbers = [](std::uint32_t word) { return unpack<typename Change::Bias>(word); };
+    const auto add = [&](int unit, int eight, int i, float value) {
+      s[unit][eight][i] =
+          change.biased(s[unit][eight][i], value, Place::rows_to(unit, eight, i), Place::columns_to(unit, eight, i));
+    };
+    if constexpr (Values::kTakesEights)
+      return Values(bias, place).for_each_eight(numbers, add);
+    else
+      return Values(bias, place).for_each_pair(numbers, add);
+  }
 #pragma unroll
   for (int eight = 0; eight < kEights; ++eight)
 #pragma unroll
@@ -117,29 +140,69 @@ __device__ __forceinline__ void change_tile(float (&s)[kUnits][kEights][4], cons
 /// Weighs changed scores (changed_weights.cuh).
 template <class Change, class Place, class Rows>
 struct ChangeWeights {
-  static constexpr bool kGuards = Change::kGuards;
+  static constexpr bool kGuards = Change::kGuards, kLoadsEights = false;
   const Change& change;
   const Rows& lse_log2;
 
   __device__ __forceinline__ ChangedWeight operator()(int unit, int eight, int i, float product) const {
-    ChangedWeight weight{0, 1};
     const int down = Place::rows_to(unit, eight, i), right = Place::columns_to(unit, eight, i);
-    float changed;
+    float slope = 1, changed;
     if constexpr (Change::kSlope)
-      changed = change.value(product, down, right, weight.slope);
+      changed = change.value(product, down, right, slope);
     else
       changed = change.value(product, down, right);
-    weight.p = exp2_approximate(changed - lse_log2.at(unit, eight, i));
-    if constexpr (Change::kMakesNan) weight.p = fmaxf(weight.p, 0);  // NaN becomes 0
-    return weight;
+    return weight(unit, eight, i, changed, slope);
+  }
+  __device__ __forceinline__ ChangedWeight weight(int unit, int eight, int i, float changed, float slope) const {
+    float exponent = changed - lse_log2.at(unit, eight, i);
+    // Padding is not masked: its probability is 0 whatever it, or a hidden key, has.
+    if constexpr (Change::kMakesNan) exponent = fmaxf(exponent, -INFINITY);
+    return {exp2_approximate(exponent), slope};
+  }
+};
+
+/// Does so for transposed scores of two units, with the values of a bias that come in eights.
+template <class Change, class Place, class Rows, int kEights>
+struct BiasedWeights : ChangeWeights<Change, Place, Rows> {
+  static constexpr bool kLoadsEights = true;
+  const BiasArguments& bias;
+  const Place& place;
+
+  /// The weights of an eight, whose values are at hand.
+  struct OfEight {
+    const BiasedWeights& weights;
+    std::uint32_t words[4];
+
+    __device__ __forceinline__ ChangedWeight operator()(int unit, int eight, int i, float product) const {
+      const float2 two = unpack<typename Change::Bias>(words[2 * unit + i / 2]);
+      const float value = i % 2 == 0 ? two.x : two.y;
+      const int down = Place::rows_to(unit, eight, i), right = Place::columns_to(unit, eight, i);
+      float slope = 1, changed;
+      if constexpr (Change::kSlope)
+        changed = weights.change.biased(product, value, down, right, slope);
+      else
+        changed = weights.change.biased(product, value, down, right);
+      return weights.weight(unit, eight, i, changed, slope);
+    }
+  };
+  __device__ __forceinline__ OfEight of_eight(int eight) const {
+    using Values = BiasValues<2, kEights, Place>;
+    OfEight made{*this, {}};
+    Values(bias, place).load_eights(made.words, eight, 0);
+#pragma unroll
+    for (std::uint32_t& word : made.words) word = Values::arranged(word);
+    return made;
   }
 };
 
 /// Returns the weights of the scores that lie at `place`.
-template <class Place, class Change, class Rows>
-__device__ __forceinline__ ChangeWeights<Change, Place, Rows> change_weights(const Change& change, const Place&,
-                                                                             const Rows& lse_log2) {
-  return {change, lse_log2};
+template <int kUnits, int kEights, class Place, class Change, class Rows>
+__device__ __forceinline__ auto change_weights(const Change& change, [[maybe_unused]] const BiasArguments& bias,
+                                               const Place& place, const Rows& lse_log2) {
+  if constexpr (TakesEights<Change> && !Place::kPairsColumns && kUnits == 2)
+    return BiasedWeights<Change, Place, Rows, kEights>{{change, lse_log2}, bias, place};
+  else
+    return ChangeWeights<Change, Place, Rows>{change, lse_log2};
 }
 
 /// Turns products into probabilities times the derivatives of changed scores by what the bias has for them.

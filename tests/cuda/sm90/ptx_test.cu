@@ -17,7 +17,7 @@ using check::DeviceArray;
 
 constexpr int kPhases = 5;
 
-/// Three warps arrive, a fourth waits: what it then adds up, they wrote before.
+/// Three warps arrive, a fourth waits: what it then adds up, they wrote before, and do not write again until it has.
 __global__ void count_arrivals(int* sums) {
   __shared__ alignas(8) std::uint64_t full, empty;
   __shared__ int values[96];
@@ -38,7 +38,7 @@ __global__ void count_arrivals(int* sums) {
       int sum = 0;
       for (const int value : values) sum += value;
       sums[phase] = sum;
-      barrier_arrive(&empty);
+      barrier_arrive_behind(&empty, static_cast<std::uint32_t>(sum));
     }
   }
 }

@@ -13,6 +13,7 @@ inline constexpr const char* kEmulatedChanges[] = {
     "function(add(mul(score, add(1, mul(0.1, cos(sub(q, k))))), mul(at(1, h, q, k), at(0, b))))",
     "function(mul(mul(score, score), bias))",
     "function(add(add(score, distance), div(score, abs(score))))",
+    "function(mul(mul(score, score), at(0, k)))",
 };
 
 }  // namespace flashmask::test

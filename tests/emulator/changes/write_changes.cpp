@@ -17,7 +17,7 @@ int main(int, char** arguments) {
   for (const char* text : test::kEmulatedChanges) {
     for (const bool batch : {false, true})
       for (const DType dtype : {DType::bf16, DType::f16}) {
-        Problem problem{.batch = batch ? 2 : 1, .query_length = 2, .key_length = 2, .query_heads = 2, .kv_heads = 2};
+        Problem problem{.batch = batch ? 2 : 1, .query_length = 2, .key_length = 8, .query_heads = 2, .kv_heads = 2};
         problem.head_dim = problem.value_dim = 16;
         problem.dtype = dtype;
         problem.change = ScoreChange::parse(text);

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <climits>
 #include <cmath>
 #include <cstddef>
@@ -13,6 +14,7 @@
 #include "cuda/views/change.h"
 #include "kit/random_numbers.h"
 #include "plan/generate_change.h"
+#include "plan/generated/operand_forms.h"
 #include "plan/score_functions.h"
 
 // What the text finds in a kernel, for the host.
@@ -48,7 +50,7 @@ struct Entry {
   }
   template <int kAxis>
   Entry next(int index) const {
-    if (tensor.last[kAxis] > 0) EXPECT_EQ(tensor.strides[kAxis], sizeof(T));
+    EXPECT_TRUE(tensor.last[kAxis] == 0 || tensor.strides[kAxis] == sizeof(T));
     return far<kAxis>(index);
   }
   float value() const { return *reinterpret_cast<const T*>(place); }
@@ -91,29 +93,28 @@ constexpr std::int64_t kSizes[] = {4, 5, 6, 7};
 constexpr std::int64_t kKeys = 7;
 constexpr double kScale = 0.3;
 
-/// The numbers that the changes read: each operand has its first dimensions' sizes, a bias all four.
+/// The numbers that the changes read: each operand has its first dimensions' sizes, a bias all four. `dense`: whether
+/// an operand's last axis is the dense one, else its first.
 class Operands {
  public:
-  explicit Operands(const ScoreChange& change) : generated_(generate_change(change)) {
+  Operands(const ScoreChange& change, const TensorForms& forms) : generated_(generate_change(change, forms)) {
     check::RandomNumbers random(7);
     for (float& each : values_) each = static_cast<float>(random.normal());
-    doubles_.assign(std::begin(values_), std::end(values_));
     std::ranges::transform(generated_.numbers, device.numbers,
                            [](const ChangeNumber& each) { return each.value(kScale); });
     device.integers[0] = kShift;
     const ScoreFunction whole = (change | scores::function("score")).function() == nullptr
                                     ? ScoreFunction::parse("score")
                                     : *(change | scores::function("score")).function();
-    for (int i = 0; i < whole.operands(); ++i) add(whole.rank(i), i);
     host.resize(static_cast<std::size_t>(whole.operands()));
     for (int i = 0; i < whole.operands(); ++i) {
-      ScoreOperand& operand = host[static_cast<std::size_t>(i)];
-      std::int64_t size = 1;
-      for (int axis = 0; axis < whole.rank(i); ++axis)
-        size *= operand.shape[static_cast<std::size_t>(axis)] = kSizes[axis];
-      operand.values = std::span(doubles_).subspan(static_cast<std::size_t>(i), static_cast<std::size_t>(size));
+      const auto at = static_cast<std::size_t>(i);
+      add(whole.rank(i), i, forms[at].dense);
+      for (int axis = 0; axis < whole.rank(i); ++axis) host[at].shape[static_cast<std::size_t>(axis)] = kSizes[axis];
+      doubles_[at] = contiguous(device.tensors[i], whole.rank(i));
+      host[at].values = doubles_[at];
     }
-    if (generated_.bias_tensor >= 0) add(4, generated_.bias_tensor);
+    if (generated_.bias_tensor >= 0) add(4, generated_.bias_tensor, true);
   }
 
   /// What the bias has for a score.
@@ -133,20 +134,35 @@ class Operands {
   static constexpr int kShift = 2;
 
   /// Operand i begins at the i-th of the values.
-  void add(int rank, int i) {
+  void add(int rank, int i, bool dense) {
     ChangeTensor& tensor = device.tensors[i];
     tensor = {values_ + i, {}, {}};
     std::int64_t stride = sizeof(float);
-    for (int axis = rank - 1; axis >= 0; --axis) {
+    for (int n = 0; n < rank; ++n) {
+      const int axis = dense ? rank - 1 - n : n;
       tensor.last[axis] = static_cast<int>(kSizes[axis]) - 1;
       tensor.strides[axis] = stride;
       stride *= kSizes[axis];
     }
   }
 
+  /// Returns a tensor's numbers with its last axis dense.
+  static std::vector<double> contiguous(const ChangeTensor& tensor, int rank) {
+    std::vector<const std::byte*> places = {static_cast<const std::byte*>(tensor.data)};
+    for (int axis = 0; axis < rank; ++axis) {
+      std::vector<const std::byte*> further;
+      for (const std::byte* place : places)
+        for (int i = 0; i <= tensor.last[axis]; ++i) further.push_back(place + i * tensor.strides[axis]);
+      places = further;
+    }
+    std::vector<double> numbers;
+    for (const std::byte* place : places) numbers.push_back(*reinterpret_cast<const float*>(place));
+    return numbers;
+  }
+
   GeneratedChange generated_;
   float values_[4 * 5 * 6 * 7 + 4];
-  std::vector<double> doubles_;
+  std::array<std::vector<double>, ScoreFunction::kMaxOperands> doubles_;
 };
 
 void expect_near(float given, double expected, const std::string& what) {
@@ -159,9 +175,10 @@ void expect_near(float given, double expected, const std::string& what) {
 /// The derivative's expression against the reference, which differentiates by its own rules.
 TEST(GeneratedChange, ComputesWhatTheReferenceDoes) {
   check::RandomNumbers random(3);
-  for (std::size_t i = 0; i < std::size(test::kScoreFunctions); ++i) {
-    const ScoreChange change = ScoreChange::parse(test::kScoreFunctions[i]);
-    const Operands operands(change);
+  for (std::size_t i = 0; i < 2 * std::size(test::kScoreFunctions); ++i) {
+    const char* const text = test::kScoreFunctions[i / 2];
+    const ScoreChange change = ScoreChange::parse(text);
+    const Operands operands(change, test::kOperandForms[i % 2]);
     for (int n = 0; n < 300; ++n) {
       Asked asked{static_cast<float>(4 / kScale * random.normal()),
                   static_cast<int>(random.below(2)),
@@ -176,8 +193,8 @@ TEST(GeneratedChange, ComputesWhatTheReferenceDoes) {
       const double score = kScale * asked.product;
       const ScoreChange::Changed expected = change.apply(score, place);
       const double value = expected.value * std::numbers::log2e;
-      const Computed found = kComputed[i](operands.device, asked);
-      const std::string what = std::string(test::kScoreFunctions[i]) + " of " + std::to_string(score);
+      const Computed found = kComputed[i / 2][i % 2](operands.device, asked);
+      const std::string what = std::string(text) + " of " + std::to_string(score);
       expect_near(found.value, value, what);
       expect_near(found.with_slope, value, what);
       expect_near(found.slope, expected.slope, "slope of " + what);
@@ -195,6 +212,22 @@ TEST(GeneratedChange, HasOneTextForAllNumbers) {
   EXPECT_EQ(text("function(mul(score, 3))"), text("function(mul(score, 3.5))"));
   EXPECT_EQ(text("softcap(50)"), text("softcap(30)"));
   EXPECT_NE(text("function(mul(score, 3))"), text("function(add(score, 3))"));
+}
+
+/// What takes few instructions: numbers joined ahead of the call, and no look at what a tensor is like.
+TEST(GeneratedChange, ReadsTensorsAsTheyAre) {
+  const auto text = [](const char* change, const TensorForms& forms) {
+    return generate_change(ScoreChange::parse(change), forms).text;
+  };
+  const auto has = [](const std::string& all, const char* part) { return all.find(part) != std::string::npos; };
+  const char* const read = "function(mul(score, at(0, h, q, k)))";
+  EXPECT_TRUE(has(text(read, {}),
+                  "Entry<float>(operands.tensors[0]).far<0>(head).near<1>((row + (down)))"
+                  ".next<2>((column + (right)))"));
+  EXPECT_TRUE(has(text(read, {{{.dtype = DType::bf16, .dense = false, .wide = 2}}}),
+                  "Entry<__nv_bfloat16>(operands.tensors[0]).far<0>(head).far<1>((row + (down)))"
+                  ".near<2>((column + (right)))"));
+  EXPECT_TRUE(has(text("softcap(50)", {}), "return v2;"));
 }
 
 TEST(GeneratedChange, SaysWhatKernelsMayLeaveOut) {

@@ -178,6 +178,7 @@ def _make_of_tensors(call: Call, inputs: Inputs, backward_later: bool) -> AnyPla
         deterministic=int(call.deterministic),
         invariant=int(call.invariant),
         kernel=inputs.kernel,
+        compile_when_called=1,
         compile_backward_later=int(backward_later),
     )
     if mask is not None and mask.dtype is torch.bool:
@@ -243,6 +244,7 @@ def _make(call: Call, inputs: Inputs, backward_later: bool) -> AnyPlan:
         deterministic=options.deterministic | call.deterministic,
         invariant=options.invariant | call.invariant,
         kernel=inputs.kernel or options.kernel,
+        compile_when_called=1,
         compile_backward_later=int(backward_later),
     )
     return plan_of_mask(mask_of(mask), inputs.problem(call), options)

@@ -317,7 +317,7 @@ class ColumnBlock {
     using Words = FragmentWords<kUnits, Shape::kScoreRows>;
     const TransposedPlace place = place_of(step, row);
     const auto change = change_at<typename Shape::Change>(arguments_.change, place);
-    const auto weights = change_weights(change, place, lse_log2);
+    const auto weights = change_weights<kUnits, kEights>(change, arguments_.score.bias, place, lse_log2);
     const auto keep = [&](int unit, int eight, int pair, float first, float second) {
       p[eight / 2][unit][eight % 2 * 2 + pair] = pack<T>(first, second);
     };

@@ -237,7 +237,7 @@ class QueryGradientBlock {
   __device__ __forceinline__ void weigh(Scores& s, const RowNumbers<kUnits>& lse_log2, const PlaceByRows& place,
                                         bool masked, int stage, int column) const {
     const auto change = change_at<typename Shape::Change>(arguments_.change, place);
-    const auto weights = change_weights(change, place, lse_log2);
+    const auto weights = change_weights<kUnits, kEights>(change, arguments_.score.bias, place, lse_log2);
     const auto keep = [](int, int, int, float, float) {};
     if (masked)
       weigh_changed<true, Words>(s, masked_scores(stage, column).words, weights, keep);

@@ -288,7 +288,7 @@ class ForwardWarp {
     commit_copies();
     if constexpr (ChangesScores<Shape>) change(s, i);
     if constexpr (Changes<Shape>)
-      change_tile<typename Shape::Change>(s, arguments_.change, place_of(shared_.steps[i].tile));
+      change_tile<typename Shape::Change>(s, arguments_.change, arguments_.score.bias, place_of(shared_.steps[i].tile));
     if constexpr (kMasked) {
       if (!masked.hide_nothing()) hide(s, masked);
     }

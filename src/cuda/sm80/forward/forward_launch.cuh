@@ -42,10 +42,10 @@ struct ForwardCode {
   }
 
   /// Returns that kernel, for tensors of some forms.
-  static auto compiled(const Problem& problem, const TensorForms& forms, bool max_scores, void* stream) {
-    return with_changed(problem, max_scores, [&](auto name) {
-      return compiled_kernel<typename decltype(name)::Shape, ForwardArguments>(kHeaders, kFunction, problem, forms,
-                                                                               stream);
+  static auto compiled(const Plan& plan, const TensorForms& forms, bool max_scores, void* stream) {
+    return with_changed(plan.problem(), max_scores, [&](auto name) {
+      return compiled_kernel<typename decltype(name)::Shape, ForwardArguments>(
+          kHeaders, kFunction, plan.problem(), forms, stream, PlanAccess::compiled_beside_forward(plan));
     });
   }
   static KernelCode compiled_code(const Problem& problem) {
@@ -104,8 +104,8 @@ void launch_forward(const Plan& plan, const ForwardTensors& tensors, const Kerne
   if constexpr (kCompiles<Code>) {
     if (compiles_change(plan.problem())) {
       const compile::ChangeTensors read = compile::change_tensors(tensors);
-      kernel = Code::compiled(plan.problem(), compile::forms_of(plan.problem().change, read),
-                              tensors.max_scores.present(), execution.stream);
+      kernel = Code::compiled(plan, compile::forms_of(plan.problem().change, read), tensors.max_scores.present(),
+                              execution.stream);
       arguments.change = compile::change_operands(plan.problem(), read);
     }
   }

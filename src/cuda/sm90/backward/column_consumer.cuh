@@ -232,7 +232,8 @@ class ColumnConsumer {
     if constexpr (CopiesBias<Shape>) {
       if (bias_.exists()) {
         barrier_wait(shared_.bias_full, phases_.of(StagePhases::kBias));
-        let_go_of_bias();
+        release(shared_.bias_empty);
+        phases_.flip(StagePhases::kBias);
       }
     }
     const std::uint32_t zeros[kSteps][4] = {};
@@ -362,7 +363,7 @@ class ColumnConsumer {
     if constexpr (Changes<Shape>) {
       const TransposedPlace place = place_of(step, stage);
       const auto change = change_at<typename Shape::Change>(arguments_.change, place);
-      body(change_weights(change, place, lse));
+      body(change_weights<1, Shape::kRows / 8>(change, arguments_.bias, place, lse));
     } else {
       body(CappedWeights{arguments_.softcap.to_exponent, arguments_.product_log2, lse});
     }
@@ -433,10 +434,8 @@ class ColumnConsumer {
   __device__ __forceinline__ void add_copied_bias(float (&s)[kScores]) {
     barrier_wait(shared_.bias_full, phases_.of(StagePhases::kBias));
     add_panel_transposed<T>(s, shared_.bias[group_], first_key() % kPanel / 8, arguments_.bias.to_products);
-    let_go_of_bias();
-  }
-  __device__ __forceinline__ void let_go_of_bias() {
-    release(shared_.bias_empty);
+    __syncwarp();
+    if (lane() == 0) barrier_arrive_behind(shared_.bias_empty, word_behind(s));
     phases_.flip(StagePhases::kBias);
   }
 

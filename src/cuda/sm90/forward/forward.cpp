@@ -38,7 +38,7 @@ void attend(const Plan& plan, const ForwardArguments& arguments, const ForwardTe
                          make_bias_map("forward: bias", plan.problem(), tensors.bias)};
   const int blocks = std::min(arguments.items, multiprocessors() * Shape::kBlocks);
   if constexpr (kCompiles)
-    launch_changed_forward<Shape>(plan.problem(), tensors, arguments, maps, blocks, stream);
+    launch_changed_forward<Shape>(plan, tensors, arguments, maps, blocks, stream);
   else
     launch_forward<Shape>(arguments, maps, blocks, stream);
 }

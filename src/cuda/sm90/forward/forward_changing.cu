@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cuda/sm90/forward/forward_changing.h"
 #include "cuda/sm90/forward/forward_launch.cuh"
+#include "plan/plan_choice.h"
 
 namespace flashmask::cuda::sm90 {
 
@@ -15,22 +16,24 @@ KernelCode changed_forward_code(bool max_scores) {
 }
 
 template <class Shape>
-void launch_changed_forward(const Problem& problem, const ForwardTensors& tensors, ForwardArguments arguments,
+void launch_changed_forward(const Plan& plan, const ForwardTensors& tensors, ForwardArguments arguments,
                             const ForwardMaps& maps, int blocks, cudaStream_t stream) {
+  const Problem& problem = plan.problem();
   using Kernel = void (*)(CUtensorMap, CUtensorMap, CUtensorMap, CUtensorMap, CUtensorMap, ForwardArguments);
   static const KernelCode codes[] = {changed_forward_code<Shape>(false), changed_forward_code<Shape>(true)};
   const compile::ChangeTensors read = compile::change_tensors(tensors);
   arguments.change = compile::change_operands(problem, read);
   const void* const kernel =
-      compiled_kernel(codes[tensors.max_scores.present()], problem, compile::forms_of(problem.change, read), stream);
+      compiled_kernel(codes[tensors.max_scores.present()], problem, compile::forms_of(problem.change, read), stream,
+                      PlanAccess::compiled_beside_forward(plan));
   launch<RowMemory<Changed<ForwardToChange<Shape, false>, Change>>>(
       "forward", reinterpret_cast<Kernel>(const_cast<void*>(kernel)), blocks, Shape::kThreads, stream, maps.q, maps.k,
       maps.v, maps.o, maps.o_row, arguments);
 }
 
-#define FLASHMASK_CHANGED_FORWARD(...)                                                                       \
-  template KernelCode changed_forward_code<__VA_ARGS__>(bool);                                               \
-  template void launch_changed_forward<__VA_ARGS__>(const Problem&, const ForwardTensors&, ForwardArguments, \
+#define FLASHMASK_CHANGED_FORWARD(...)                                                                    \
+  template KernelCode changed_forward_code<__VA_ARGS__>(bool);                                            \
+  template void launch_changed_forward<__VA_ARGS__>(const Plan&, const ForwardTensors&, ForwardArguments, \
                                                     const ForwardMaps&, int, cudaStream_t)
 #define FLASHMASK_CHANGED_FORWARDS(T, form)           \
   FLASHMASK_CHANGED_FORWARD(Forward64<T, form>);      \

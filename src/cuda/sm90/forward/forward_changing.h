@@ -12,7 +12,7 @@ template <class Shape>
 KernelCode changed_forward_code(bool max_scores);
 
 template <class Shape>
-void launch_changed_forward(const Problem& problem, const ForwardTensors& tensors, ForwardArguments arguments,
+void launch_changed_forward(const Plan& plan, const ForwardTensors& tensors, ForwardArguments arguments,
                             const ForwardMaps& maps, int blocks, cudaStream_t stream);
 
 }  // namespace flashmask::cuda::sm90

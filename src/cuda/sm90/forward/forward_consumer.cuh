@@ -288,7 +288,7 @@ class ForwardConsumer : RowConsumer<Shape> {
     if constexpr (Changes<Shape>) {
       const PlaceByRows place = Base::place_of_scores();
       let_go();
-      return change_tile<typename Shape::Change>(as_unit(s), arguments_.change, place);
+      return change_tile<typename Shape::Change>(as_unit(s), arguments_.change, arguments_.score.bias, place);
     }
     if constexpr (!kWritesBiases<Shape>) let_go();
     if constexpr (Caps<Shape>) {

@@ -25,6 +25,19 @@ __device__ __forceinline__ void barrier_arrive(std::uint64_t* barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
 }
 
+/// Arrives once `read` is there, which was made of the words that loads of shared memory brought: an arrival overtakes
+/// loads that were issued before it, as they wait behind additions to global memory, and whom it lets in may overwrite
+/// what they have yet to read. `read` is never the signalling NaN that the arrival compares it with: no arithmetic
+/// makes one, and no count is as large.
+__device__ __forceinline__ void barrier_arrive_behind(std::uint64_t* barrier, std::uint32_t read) {
+  asm volatile(
+      "{.reg .pred p;\n"
+      "setp.ne.b32 p, %1, 0x7f800001;\n"
+      "@p mbarrier.arrive.shared::cta.b64 _, [%0];}" ::"r"(shared_address(barrier)),
+      "r"(read)
+      : "memory");
+}
+
 /// Expects `bytes` that copies will bring before the phase ends, without arriving.
 __device__ __forceinline__ void barrier_expect(std::uint64_t* barrier, int bytes) {
   asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)

@@ -54,6 +54,11 @@ __device__ __forceinline__ void add_panel_transposed(float (&s)[kPanel / 2], con
   }
 }
 
+/// Returns a word that is there once all values of a panel have been added: of each load, a score that it changed.
+__device__ __forceinline__ std::uint32_t word_behind(const float (&s)[kPanel / 2]) {
+  return __float_as_uint(s[0] + s[8] + s[16] + s[24]);
+}
+
 /// The bias that the copy engine brings; empty for kernels that copy none.
 template <class Shape>
 class CopiedBias {

@@ -36,10 +36,10 @@ class BiasReader<Shape> : public CopiedBias<Shape> {
 #pragma unroll
     for (int first = 0; first < kScores; first += kPanel / 2) {
       barrier_wait(&shared.bias_full[panels_.slot][ring], kFollowsKeys ? key_slot : panels_.phase);
-      add_panel<typename Shape::Element>(reinterpret_cast<float(&)[kPanel / 2]>(s[first]), shared.bias[panels_.slot][0],
-                                         first_row, factor);
+      auto& of_panel = reinterpret_cast<float(&)[kPanel / 2]>(s[first]);
+      add_panel<typename Shape::Element>(of_panel, shared.bias[panels_.slot][0], first_row, factor);
       __syncwarp();
-      if (lane_index() == 0) barrier_arrive(&shared.bias_empty[panels_.slot][ring]);
+      if (lane_index() == 0) barrier_arrive_behind(&shared.bias_empty[panels_.slot][ring], word_behind(of_panel));
       panels_.advance();
     }
   }

@@ -19,6 +19,7 @@ inline void barrier_init(std::uint64_t* barrier, int arrivals) {
 }
 inline void barrier_init_fence() {}
 inline void barrier_arrive(std::uint64_t* barrier) { emulator::arrive_at_counter(shared_address(barrier), 0); }
+inline void barrier_arrive_behind(std::uint64_t* barrier, std::uint32_t) { barrier_arrive(barrier); }
 inline void barrier_expect(std::uint64_t* barrier, int bytes) {
   emulator::expect_at_counter(shared_address(barrier), bytes);
 }
