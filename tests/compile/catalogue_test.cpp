@@ -63,7 +63,9 @@ const std::map<std::string, Kernel>& kernels() {
       {"hopper_forward128",
        {kHopperForward,
         "sm90::forward_kernel<Changed<sm90::ForwardToChange<sm90::Forward128<__nv_bfloat16, MaskForm::intervals>, "
-        "true>"}},
+        "true>",
+        "sm90::forward_kernel<Changed<sm90::ForwardToChange<sm90::Forward128<__nv_bfloat16, MaskForm::intervals>, "
+        "false>"}},
       {"hopper_backward64",
        {kHopperBackward,
         "sm90::column_kernel<Changed<sm90::ColumnsToChange<sm90::Columns64<__nv_bfloat16, MaskForm::intervals>, 2>",
