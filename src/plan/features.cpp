@@ -29,7 +29,7 @@ Features required(const Problem& problem) {
                dropout, change] = problem;
   Features needed;
   if (dropout > 0) needed.add(Feature::dropout);
-  if (change.cap() > 0) needed.add(Feature::softcap);
+  if (change.cap() > 0 && change.is_cap_and_bias()) needed.add(Feature::softcap);
   if (change.bias() == ScoreBias::alibi) needed.add(Feature::alibi);
   if (change.bias() == ScoreBias::tensor) needed.add(Feature::bias);
   if (change.bias() == ScoreBias::distances) needed.add(Feature::distance_bias);

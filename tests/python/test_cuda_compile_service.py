@@ -46,10 +46,12 @@ def test_a_plan_says_where_its_kernels_came_from(tmp_path, monkeypatch, capsys):
     code = SECOND_PROCESS.format(text)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=os.environ)
     assert sorted(done.stdout.split()) == ["backward:disk:True", "forward:disk:True"]
+    kept = len(list((tmp_path / "kernels").glob("*.kernel")))
+    assert kept >= 2  # of several shapes that were tried, all are kept
     assert main(["cache"]) == 0
-    assert ": 2 kernels\n" in capsys.readouterr().out
+    assert f": {kept} kernels\n" in capsys.readouterr().out
     assert main(["cache", "--clear"]) == 0
-    assert capsys.readouterr().out == "removed 2 kernels\n"
+    assert capsys.readouterr().out == f"removed {kept} kernels\n"
 
 
 def test_calls_compile_the_backward_where_there_may_be_one(tmp_path, monkeypatch, capsys):
@@ -65,10 +67,11 @@ def test_calls_compile_the_backward_where_there_may_be_one(tmp_path, monkeypatch
     change = scores.function("mul(score, mul(at(0, h), sin(score)))", table)
     with torch.no_grad():
         flashmask.attention(q.detach(), k.detach(), v.detach(), score=change)
-    assert kept()[1] == 1
+    forward = kept()
+    assert forward[0] == 0 and forward[1] > 0
     flashmask.attention(q, k, v, score=change).sum().backward()
     first = kept()[1]
-    assert first > 1
+    assert first > forward[1]
     other = scores.function("mul(score, mul(at(0, h), cos(score)))", table)
     o = flashmask.attention(q, k, v, score=other)
     both = kept()[1]

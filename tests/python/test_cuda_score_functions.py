@@ -170,6 +170,28 @@ def test_what_hidden_keys_have_is_not_used():
     check(mask, 64, lambda s, b, h, i, j: s * s * of_hidden[j], lambda s, b, h, i, j: s * s * factor[j])
 
 
+def test_numbers_of_pairs_are_computed_in_the_kernel():
+    """A tensor of (tokens, tokens) would be four times all other memory of the call."""
+    tokens = 4096
+    document = torch.arange(tokens, device="cuda") // 500
+    q, k, v = (torch.randn(1, tokens, 1, 64, device="cuda", dtype=torch.bfloat16) for _ in range(3))
+
+    def change(s, b, h, i, j):
+        return torch.where(document[i] == document[j], s, s - 3.0)
+
+    expected = (torch.einsum("bihd,bjhd->bhij", q.double(), k.double()) / 8) - 3.0 * (
+        document[:, None] != document[None]
+    ).double()
+    expected = torch.einsum("bhij,bjhd->bihd", expected.softmax(-1), v.double())
+    for _ in range(2):  # what is compiled, and then what is measured
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        found = flashmask.attention(q, k, v, score=change)
+        most = torch.cuda.max_memory_allocated() - before
+    torch.testing.assert_close(found.double(), expected, rtol=0.02, atol=0.02)
+    assert most < tokens * tokens
+
+
 def test_flex_attention_takes_what_it_cannot_recognise():
     q, k, v = (torch.randn(1, HEADS, TOKENS, 64, device="cuda", dtype=torch.bfloat16) for _ in range(3))
     found = flashmask.flex_attention(q, k, v, score_mod=FUNCTIONS["squares"])

@@ -18,7 +18,7 @@ from flashmask._attention import attention
 from flashmask._flex.captured import made_once
 from flashmask._flex.checks import is_of_any_size
 from flashmask._flex.expression import change_of_function, recipe_of_function
-from flashmask._flex.recipe import Recipe, TooLarge, bias_arguments, lines, recognise, value_of
+from flashmask._flex.recipe import Recipe, TooLarge, bias_arguments, lines, recognise, value_of, view_of
 from flashmask._flex.repeatable import RepeatableIndexing
 from flashmask._flex.scores import Unrecognised
 from flashmask._flex.symbols import Space, Symbol, Untraceable, call
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from flashmask._flex.attention import ScoreMod
 
 _LARGEST_KEPT = 1 << 22  # elements of a bias
+_WIDEST_COMPILED = 256  # dims of the widest heads whose kernels are compiled
 _AS_STEPS = {"scale", "softcap", "keys", "distances", "pairs", "alibi"}
 """Parts of a recipe that steps of a ScoreChange compute."""
 
@@ -58,9 +59,10 @@ def with_functions(
     if score_mod is None:
         o, lse, *max_scores = attention(q, k, v, mask, scale=scale, **wanted)
         return o, lse, *max_scores
-    said = (score_mod, q.shape[0], q.shape[1], q.shape[2], k.shape[1], k.shape[2], q.device, q.dtype)
+    compiles = q.is_cuda and q.shape[3] <= _WIDEST_COMPILED and not others.get("invariant")
+    said = (score_mod, q.shape[0], q.shape[1], q.shape[2], k.shape[1], k.shape[2], q.device, q.dtype, compiles)
     recipe, space, arguments = made_once(
-        "arguments", score_mod, said, lambda: _read(argument, score_mod, q, k), _may_be_kept
+        "arguments", score_mod, said, lambda: _read(argument, score_mod, q, k, compiles), _may_be_kept
     )
     if recipe.masks and 0 not in space.sizes:
         mask = _both(mask, made_once("mask", score_mod, said, lambda: _visible(recipe)))
@@ -81,12 +83,16 @@ def with_functions(
     return o, lse, *max_scores
 
 
-def _read(argument: str, score_mod: ScoreMod, q: Tensor, k: Tensor) -> tuple[Recipe, Space, dict[str, Any]]:
-    """Returns what computes a score_mod, and the arguments of its biases."""
+def _read(
+    argument: str, score_mod: ScoreMod, q: Tensor, k: Tensor, compiles: bool
+) -> tuple[Recipe, Space, dict[str, Any]]:
+    """Returns what computes a score_mod, and the arguments of its biases. `compiles`: a kernel may be made for it."""
     space = Space((q.shape[0], q.shape[1], q.shape[2], k.shape[2]), q.device)
     dtype = torch.float64 if q.dtype is torch.float64 else torch.float32
     with RepeatableIndexing(), _refusing(argument, score_mod):
         recipe = _recipe(score_mod, space, dtype, q.shape[1] != k.shape[1])
+        if compiles and any(view_of(each, space) is None for each in recipe.pairs):
+            recipe = _in_the_kernel(score_mod, space, dtype) or recipe
         return recipe, space, {"score": recipe.change} if recipe.change else bias_arguments(recipe, space, q.dtype)
 
 
@@ -147,6 +153,17 @@ def _recipe(score_mod: ScoreMod, space: Space, dtype: torch.dtype, grouped: bool
         return recognise(score_mod, space, dtype, grouped)
     except Unrecognised:
         return recipe_of_function(score_mod, space, dtype)
+
+
+def _in_the_kernel(score_mod: ScoreMod, space: Space, dtype: torch.dtype) -> Recipe | None:
+    """Returns what computes numbers of pairs of tokens score by score, not as a bias; None where one of them learns."""
+    try:
+        recipe = recipe_of_function(score_mod, space, dtype)
+    except Unrecognised:
+        return None
+    assert recipe.change is not None
+    learns = any(each.requires_grad for each in (*recipe.change.operands, *recipe.change.reads))
+    return None if learns else recipe
 
 
 @contextmanager
