@@ -58,7 +58,8 @@ class BiasGradientConsumer {
   __device__ __forceinline__ BiasStep take_step() {
     barrier_wait(&shared_.steps_full[steps_.slot], steps_.phase);
     const BiasStep step = shared_.steps[steps_.slot];
-    release(&shared_.steps_empty[steps_.slot]);
+    __syncwarp();
+    if (lane() == 0) barrier_arrive_behind(&shared_.steps_empty[steps_.slot], step.kind ^ step.number);
     steps_.advance();
     return step;
   }

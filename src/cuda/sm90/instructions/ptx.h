@@ -25,9 +25,9 @@ __device__ __forceinline__ void barrier_arrive(std::uint64_t* barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
 }
 
-/// Arrives once `read` is there, which was made of the words that loads of shared memory brought: an arrival overtakes
-/// loads that were issued before it, as they wait behind additions to global memory, and whom it lets in may overwrite
-/// what they have yet to read. `read` is never the signalling NaN that the arrival compares it with: no arithmetic
+/// Arrives once `read` is there, which was made of the words that loads of shared memory brought. An arrival does not
+/// wait for loads that were issued before it: it has let in copies that replaced what they had yet to read
+/// (docs/journal/score-features.md). `read` is never the signalling NaN that the arrival compares it with: no arithmetic
 /// makes one, and no count is as large.
 __device__ __forceinline__ void barrier_arrive_behind(std::uint64_t* barrier, std::uint32_t read) {
   asm volatile(
