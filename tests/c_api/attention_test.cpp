@@ -455,7 +455,8 @@ TEST(PlanHandle, RefusesNullAndUnknownDirections) {
   expect_refused(flashmask_plan_create(mask.get(), &kProblem, nullptr, nullptr), FLASHMASK_INVALID_ARGUMENT,
                  "plan is NULL");
   expect_refused(flashmask_plan_kernel(nullptr, 0, &name), FLASHMASK_INVALID_ARGUMENT, "plan is NULL");
-  flashmask_compiled_kernel compiled{.struct_size = sizeof(compiled)};
+  flashmask_compiled_kernel compiled{};
+  compiled.struct_size = sizeof(compiled);
   compiled.name = "none";
   ASSERT_EQ(flashmask_plan_compiled_kernel(plan.get(), FLASHMASK_FORWARD, 0, &compiled), FLASHMASK_OK);
   EXPECT_EQ(compiled.name, nullptr) << "a CPU's plan compiles nothing";
