@@ -227,10 +227,11 @@ def from_function(
         raise ValueError(
             f"q and k have shapes {list(q.shape)} and {list(k.shape)}; expected (batch, sequence, heads, dim)"
         )
-    (batch, rows, heads, _), (_, columns, key_heads, _) = (
+    (batch, rows, heads, head_dim), (_, columns, key_heads, _) = (
         (shape[0], shape[2], shape[1], shape[3]) if heads_first else shape for shape in shapes
     )
-    return change_of(function, (batch, heads, rows, columns), key_heads, getattr(q, "device", "cpu"), dtype_of(q))
+    sizes = batch, heads, rows, columns
+    return change_of(function, sizes, key_heads, head_dim, getattr(q, "device", "cpu"), dtype_of(q))
 
 
 _softcap, _bias = softcap, bias  # whose names the keywords have

@@ -316,3 +316,29 @@ def refused_calls():
 def test_what_is_refused_is_named(message):
     with pytest.raises((ValueError, TypeError, NotImplementedError), match=message):
         refused_calls()[message]()
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_where_kernels_are_compiled_pairs_are_computed_inside(ahead, monkeypatch):
+    """As on a GPU: no tensor of (tokens, tokens), unless a tensor as it stands is the bias, or a part of it learns."""
+    monkeypatch.setattr("flashmask._flex.with_functions._may_compile", lambda device, head_dim: True)
+    tokens, heads = 30, 2
+    document, of_pairs = torch.arange(tokens) // 7, torch.randn(heads, tokens, tokens)
+    bucket, weight = torch.randint(0, 4, (tokens, tokens)), torch.randn(heads, 4, requires_grad=True)
+    q, k, v = (torch.randn(1, tokens, heads, 16) for _ in range(3))
+    changes = {
+        "function": lambda s, b, h, i, j: torch.where(document[i] == document[j], s, s - 3.0),
+        "tensor": lambda s, b, h, i, j: s + of_pairs[h, i, j],
+        "learns": lambda s, b, h, i, j: s + weight[h, bucket[i, j]],
+    }
+    biases = {
+        "function": -3.0 * (document[:, None] != document[None]),
+        "tensor": of_pairs,
+        "learns": weight[:, bucket],
+    }
+    for name, change in changes.items():
+        read = scores.from_function(change, q, k)
+        assert repr(read).startswith("function") == (name == "function"), read
+        found = flashmask.attention(q, k, v, score=read if ahead else change)
+        s = torch.einsum("bihd,bjhd->bhij", q, k) / 4 + biases[name]
+        torch.testing.assert_close(found, torch.einsum("bhij,bjhd->bihd", s.softmax(-1), v))

@@ -59,7 +59,7 @@ def with_functions(
     if score_mod is None:
         o, lse, *max_scores = attention(q, k, v, mask, scale=scale, **wanted)
         return o, lse, *max_scores
-    compiles = q.is_cuda and q.shape[3] <= _WIDEST_COMPILED and not others.get("invariant")
+    compiles = _may_compile(q.device, q.shape[3]) and not others.get("invariant")
     said = (score_mod, q.shape[0], q.shape[1], q.shape[2], k.shape[1], k.shape[2], q.device, q.dtype, compiles)
     recipe, space, arguments = made_once(
         "arguments", score_mod, said, lambda: _read(argument, score_mod, q, k, compiles), _may_be_kept
@@ -91,7 +91,7 @@ def _read(
     dtype = torch.float64 if q.dtype is torch.float64 else torch.float32
     with RepeatableIndexing(), _refusing(argument, score_mod):
         recipe = _recipe(score_mod, space, dtype, q.shape[1] != k.shape[1])
-        if compiles and any(view_of(each, space) is None for each in recipe.pairs):
+        if compiles and _computes_pairs(recipe, space):
             recipe = _in_the_kernel(score_mod, space, dtype) or recipe
         return recipe, space, {"score": recipe.change} if recipe.change else bias_arguments(recipe, space, q.dtype)
 
@@ -108,25 +108,30 @@ def change_of(
     function: ScoreMod,
     sizes: tuple[int, int, int, int],
     key_heads: int,
+    head_dim: int,
     device: torch.device | str,
     dtype: torch.dtype,
 ) -> ScoreChange:
     """Writes a function of scores as a ScoreChange for (batch, query heads, queries, keys) and q of `dtype`."""
+    compiles = _may_compile(device, head_dim)
     return made_once(  # type: ignore[no-any-return]
         "change",
         function,
-        (function, *sizes, key_heads, str(device), dtype),
-        lambda: _change(function, Space(sizes, device), dtype, sizes[1] != key_heads),
+        (function, *sizes, key_heads, str(device), dtype, compiles),
+        lambda: _change(function, Space(sizes, device), dtype, sizes[1] != key_heads, compiles),
         lambda change: _are_small([*change.operands, *change.reads]),
     )
 
 
-def _change(function: ScoreMod, space: Space, of_q: torch.dtype, grouped: bool) -> ScoreChange:
+def _change(function: ScoreMod, space: Space, of_q: torch.dtype, grouped: bool, compiles: bool) -> ScoreChange:
     dtype = torch.float64 if of_q is torch.float64 else torch.float32
     with RepeatableIndexing(), _refusing("score", function):
         recipe = _recipe(function, space, dtype, grouped)
         if recipe.scale == 0 or not set(recipe.parts()) <= _AS_STEPS:
             return change_of_function(function, space, dtype)
+        if compiles and _computes_pairs(recipe, space) and (inside := _in_the_kernel(function, space, dtype)):
+            assert inside.change is not None
+            return change_of_function(function, space, dtype) if inside.masks else inside.change
         scaled = UNCHANGED if recipe.scale == 1 else multiply(recipe.scale)
         return scaled | from_keywords(softcap=recipe.softcap, **bias_arguments(recipe, space, of_q))
 
@@ -155,15 +160,28 @@ def _recipe(score_mod: ScoreMod, space: Space, dtype: torch.dtype, grouped: bool
         return recipe_of_function(score_mod, space, dtype)
 
 
+def _may_compile(device: torch.device | str, head_dim: int) -> bool:
+    """Whether kernels for such heads are compiled for any change of scores."""
+    return torch.device(device).type == "cuda" and head_dim <= _WIDEST_COMPILED
+
+
+def _computes_pairs(recipe: Recipe, space: Space) -> bool:
+    """Whether torch would compute a bias of pairs of tokens, which a compiled kernel computes score by score."""
+    return any(view_of(each, space) is None for each in recipe.pairs)
+
+
 def _in_the_kernel(score_mod: ScoreMod, space: Space, dtype: torch.dtype) -> Recipe | None:
-    """Returns what computes numbers of pairs of tokens score by score, not as a bias; None where one of them learns."""
+    """Returns what computes all of a score_mod score by score; None where a part of it learns, or cannot be."""
     try:
         recipe = recipe_of_function(score_mod, space, dtype)
     except Unrecognised:
         return None
     assert recipe.change is not None
-    learns = any(each.requires_grad for each in (*recipe.change.operands, *recipe.change.reads))
-    return None if learns else recipe
+    return None if _learns(recipe.change) else recipe
+
+
+def _learns(change: ScoreChange) -> bool:
+    return any(each.requires_grad for each in (*change.operands, *change.reads))
 
 
 @contextmanager

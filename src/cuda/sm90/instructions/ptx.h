@@ -27,8 +27,8 @@ __device__ __forceinline__ void barrier_arrive(std::uint64_t* barrier) {
 
 /// Arrives once `read` is there, which was made of the words that loads of shared memory brought. An arrival does not
 /// wait for loads that were issued before it: it has let in copies that replaced what they had yet to read
-/// (docs/journal/score-features.md). `read` is never the signalling NaN that the arrival compares it with: no arithmetic
-/// makes one, and no count is as large.
+/// (docs/journal/score-features.md). `read` is never the signalling NaN that the arrival compares it with: no
+/// arithmetic makes one, and no count is as large.
 __device__ __forceinline__ void barrier_arrive_behind(std::uint64_t* barrier, std::uint32_t read) {
   asm volatile(
       "{.reg .pred p;\n"
