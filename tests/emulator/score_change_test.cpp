@@ -107,11 +107,11 @@ TYPED_TEST(CompiledChange, IsRightBackward) {
 
 /// What hidden keys have in an operand is not used, and may be NaN.
 TEST(CompiledKernels, DoNotUseWhatHiddenKeysHave) {
-  using Of = Change<Number<6>, __nv_bfloat16>;
+  using Of = Change<Number<8>, __nv_bfloat16>;
   const std::vector<std::int64_t> queries = {100, 0}, keys = {1, 149};
   const Case with{.name = "all keys but the first are hidden",
                   .mask = masks::document(queries, keys),
-                  .change = ScoreChange::parse(test::kEmulatedChanges[6])};
+                  .change = ScoreChange::parse(test::kEmulatedChanges[8])};
   Call<__nv_bfloat16, 64> call(with, 3);
   call.tensors.operands[0].set(1, NAN);
   InTwoPasses<Changed<LargeColumns<__nv_bfloat16, 64>, Of>, Changed<LargeRows<__nv_bfloat16, 64>, Of>>::run(call, with);

@@ -32,8 +32,9 @@ struct Forward {
     call.result(XLA_FFI_DataType_F32, o.data(), {1, kTokens, 1, kDim});
     call.result(XLA_FFI_DataType_F32, lse.data(), {1, 1, kTokens});
     for (const char* name : {"deterministic", "distance_origin", "dtype", "has_alibi_slopes", "has_bias",
-                             "has_dropout_words", "has_key_positions", "has_plan", "has_query_positions", "has_sinks",
-                             "heads_first", "invariant", "mask_name_high", "mask_name_low", "most_documents"})
+                             "has_dropout_words", "has_key_positions", "has_operand0", "has_operand1", "has_operand2",
+                             "has_operand3", "has_plan", "has_query_positions", "has_sinks", "heads_first", "invariant",
+                             "mask_name_high", "mask_name_low", "most_documents"})
       call.integers[name] = 0;
     call.integers["causal"] = call.integers["has_mask"] = 1;
     call.numbers = {{"scale", 0.5}, {"dropout", 0.0}};
