@@ -15,18 +15,18 @@
 ///       static constexpr bool kLocates;  // whether it reads where a score lies; if not, the constructor gets zeros
 ///       static constexpr bool kSlope;    // whether its derivative is not 1 everywhere
 ///       static constexpr bool kGuards;   // whether its derivative may be infinite or NaN
-///       static constexpr bool kMakesNan;  // whether it may be NaN where a score is hidden, or in padding, whose
-///       products are 0
+///       // Whether it may be NaN where a score is hidden, or in padding, whose products are 0.
+///       static constexpr bool kMakesNan;
 ///       // The place is that of the lane's first score.
 ///       __device__ Change(const ChangeOperands&, int batch, int head, int row, int column);
 ///       // A changed score as a power of two, log₂ e times the score, and its derivatives by the score and by the
-///       bias;
-///       // the last function exists where a tensor's bias is read.
+///       // bias; the last one exists where a tensor's bias is read.
 ///       __device__ float value(float product, int down, int right) const;
 ///       __device__ float value(float product, int down, int right, float& slope) const;
 ///       __device__ float value(float product, int down, int right, float& slope, float& bias_slope) const;
-///       // Where the bias comes in eights (BiasArguments::in_eights): its elements, and the same for its value at
-///       hand. using Bias;
+///       // Where the bias comes in eights (BiasArguments::in_eights): the type of its elements, and the same of a
+///       // value at hand.
+///       using Bias = …;
 ///       __device__ float biased(float product, float bias, int down, int right) const;
 ///       …
 ///     };
