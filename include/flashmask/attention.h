@@ -61,7 +61,7 @@ struct PlanOptions {
   /// usually read them: dense, float32, a bias in the dtype of q. Or in the first forward, for its tensors, as also
   /// happens where these are others.
   bool compile_when_called = false;
-  /// Those of the backward are compiled beside those of the forward; or in the first backward, where it is not known
+  /// Kernels of the backward are compiled beside those of the forward; or in the first backward, where it is not known
   /// that there will be one.
   bool compile_backward_later = false;
 };

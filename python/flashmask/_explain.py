@@ -65,7 +65,7 @@ class Explanation:
     dense_bytes: int
     """Bytes of the boolean matrix that the mask replaces."""
     compiled: tuple[CompiledKernel, ...] = ()
-    """Of a plan on a GPU: the kernels that were compiled for its change of scores while it was made."""
+    """The kernels that were compiled for the change of scores of a plan on a GPU while it was made."""
 
     @property
     def active_tiles(self) -> int:

@@ -24,8 +24,8 @@ struct TensorForm {
   friend bool operator==(const TensorForm&, const TensorForm&) = default;
 };
 
-/// Those of ChangeOperands::tensors: a function's operands, and behind them the bias, or ALiBi's slopes and positions
-/// of queries and keys.
+/// The forms of ChangeOperands::tensors: a function's operands, and behind them the bias, or ALiBi's slopes and
+/// positions of queries and keys.
 using TensorForms = std::array<TensorForm, 5>;
 
 /// What plans are compiled for ahead of their first call: operands, and a table that a function reads, which was

@@ -10,18 +10,10 @@
 #include "cuda/common/bias_gradient_kernel.cuh"
 #include "cuda/compile/change_text.h"
 #include "emulator/backward_call.h"
-#include "emulator/changes/changes.h"
+#include "emulator/changes/emulated_changes.h"
 #include "flashmask/builders.h"
 
 /// The gradient of a bias by mma.sync's kernel, on the emulator, against the reference.
-namespace flashmask::cuda {
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wunused-parameter"
-#pragma GCC diagnostic ignored "-Wconversion"
-#include "emulated_changes.inc"
-#pragma GCC diagnostic pop
-}  // namespace flashmask::cuda
-
 namespace flashmask::cuda::sm80 {
 namespace {
 

@@ -13,18 +13,10 @@
 #include "cuda/sm90/masks/make_bias_map.h"
 #include "cuda/sm90/query_gradient/query_gradient_kernel.cuh"
 #include "emulator/backward_call.h"
-#include "emulator/changes/changes.h"
+#include "emulator/changes/emulated_changes.h"
 #include "flashmask/builders.h"
 
 /// Hopper's backward on the emulator, against the reference.
-namespace flashmask::cuda {
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wunused-parameter"
-#pragma GCC diagnostic ignored "-Wconversion"
-#include "emulated_changes.inc"
-#pragma GCC diagnostic pop
-}  // namespace flashmask::cuda
-
 namespace flashmask::cuda::sm90 {
 namespace {
 

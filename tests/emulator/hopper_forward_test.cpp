@@ -11,19 +11,11 @@
 #include "cuda/sm90/instructions/tensor_map.h"
 #include "cuda/sm90/masks/make_bias_map.h"
 #include "cuda/sm90/rows/row_kernel.cuh"
-#include "emulator/changes/changes.h"
+#include "emulator/changes/emulated_changes.h"
 #include "emulator/forward_call.h"
 #include "flashmask/builders.h"
 
 /// Hopper's forward on the emulator, against the reference.
-namespace flashmask::cuda {
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wunused-parameter"
-#pragma GCC diagnostic ignored "-Wconversion"
-#include "emulated_changes.inc"
-#pragma GCC diagnostic pop
-}  // namespace flashmask::cuda
-
 namespace flashmask::cuda::sm90 {
 namespace {
 

@@ -6,20 +6,12 @@
 
 #include "cuda/compile/compiled_kernel.h"
 #include "emulator/backward_kernels.h"
-#include "emulator/changes/changes.h"
+#include "emulator/changes/emulated_changes.h"
 #include "emulator/forward_call.h"
 #include "flashmask/builders.h"
 
 /// Kernels of mma.sync that are compiled with a change of scores: on the emulator, against the reference, with the
 /// texts that are generated for them.
-namespace flashmask::cuda {
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wunused-parameter"
-#pragma GCC diagnostic ignored "-Wconversion"
-#include "emulated_changes.inc"
-#pragma GCC diagnostic pop
-}  // namespace flashmask::cuda
-
 namespace flashmask::cuda::sm80 {
 namespace {
 

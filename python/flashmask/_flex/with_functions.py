@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
@@ -92,7 +92,9 @@ def _read(
     with RepeatableIndexing(), _refusing(argument, score_mod):
         recipe = _recipe(score_mod, space, dtype, q.shape[1] != k.shape[1])
         if compiles and _computes_pairs(recipe, space):
-            recipe = _in_the_kernel(score_mod, space, dtype) or recipe
+            with suppress(Unrecognised):
+                inside = recipe_of_function(score_mod, space, dtype)
+                recipe = recipe if _learns(inside.change) else inside
         return recipe, space, {"score": recipe.change} if recipe.change else bias_arguments(recipe, space, q.dtype)
 
 
@@ -129,9 +131,11 @@ def _change(function: ScoreMod, space: Space, of_q: torch.dtype, grouped: bool, 
         recipe = _recipe(function, space, dtype, grouped)
         if recipe.scale == 0 or not set(recipe.parts()) <= _AS_STEPS:
             return change_of_function(function, space, dtype)
-        if compiles and _computes_pairs(recipe, space) and (inside := _in_the_kernel(function, space, dtype)):
-            assert inside.change is not None
-            return change_of_function(function, space, dtype) if inside.masks else inside.change
+        if compiles and _computes_pairs(recipe, space):
+            with suppress(Unrecognised):
+                inside = change_of_function(function, space, dtype)
+                if not _learns(inside):
+                    return inside
         scaled = UNCHANGED if recipe.scale == 1 else multiply(recipe.scale)
         return scaled | from_keywords(softcap=recipe.softcap, **bias_arguments(recipe, space, of_q))
 
@@ -166,22 +170,13 @@ def _may_compile(device: torch.device | str, head_dim: int) -> bool:
 
 
 def _computes_pairs(recipe: Recipe, space: Space) -> bool:
-    """Whether torch would compute a bias of pairs of tokens, which a compiled kernel computes score by score."""
+    """Whether torch would compute a bias of pairs of tokens; a compiled kernel computes it score by score instead."""
     return any(view_of(each, space) is None for each in recipe.pairs)
 
 
-def _in_the_kernel(score_mod: ScoreMod, space: Space, dtype: torch.dtype) -> Recipe | None:
-    """Returns what computes all of a score_mod score by score; None where a part of it learns, or cannot be."""
-    try:
-        recipe = recipe_of_function(score_mod, space, dtype)
-    except Unrecognised:
-        return None
-    assert recipe.change is not None
-    return None if _learns(recipe.change) else recipe
-
-
-def _learns(change: ScoreChange) -> bool:
-    return any(each.requires_grad for each in (*change.operands, *change.reads))
+def _learns(change: ScoreChange | None) -> bool:
+    """Whether a tensor that a change reads requires a gradient."""
+    return change is not None and any(each.requires_grad for each in (*change.operands, *change.reads))
 
 
 @contextmanager

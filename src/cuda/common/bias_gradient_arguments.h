@@ -54,6 +54,15 @@ struct BiasGradientArguments {
 
   /// `number`: of the place among those of all lists.
   __device__ Place place(int number, int part) const;
+
+  /// Returns the mask's list for a head.
+  __device__ int list_of(int batch, int head) const;
+
+  struct TileNeeds {
+    bool visit, mask;
+  };
+  /// Reads from the map what a tile of kBiasTile rows and columns needs, under a list of the mask.
+  __device__ TileNeeds needs_of(int list, int row_tile, int column_tile) const;
 };
 
 }  // namespace flashmask::cuda

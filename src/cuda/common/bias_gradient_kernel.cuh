@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "cuda/common/bias_gradient_arguments.h"
+#include "cuda/common/bias_gradient_tiles.cuh"
 #include "cuda/common/copy_mask.cuh"
 #include "cuda/common/fragment_words.cuh"
-#include "cuda/common/tile_walk.cuh"
 #include "cuda/instructions/shared_tile.cuh"
 #include "cuda/scores/change_scores.cuh"
 #include "cuda/scores/changes.h"
@@ -13,24 +12,6 @@
 #include "cuda/scores/tile_scores.cuh"
 
 namespace flashmask::cuda {
-
-__device__ __forceinline__ BiasGradientArguments::Place BiasGradientArguments::place(int number, int part) const {
-  const int list = number / places();
-  number %= places();
-  const int from = list_batches * part / parts, until = list_batches * (part + 1) / parts;
-  Place found{list / lists_across + from, list % lists_across, 0, number, (until - from) * list_heads, row_tiles};
-  if (sums == BiasSums::tiles) {
-    found.row_tile = number / column_tiles;
-    found.column_tile = number % column_tiles;
-    found.tiles = 1;
-  } else if (sums == BiasSums::diagonals) {
-    const int distance = number - (column_tiles - 1);  // between tiles, row − column
-    found.row_tile = max(distance, 0);
-    found.column_tile = found.row_tile - distance;
-    found.tiles = min(row_tiles - found.row_tile, column_tiles - found.column_tile);
-  }
-  return found;
-}
 
 /// Stores number `at` of a tensor.
 __device__ __forceinline__ void store_number(void* out, DType dtype, std::int64_t at, float value) {
@@ -178,29 +159,15 @@ class BiasGradientBlock {
             false};
   }
 
-  /// Reads from the map whether a tile is visited, and whether it needs its mask.
+  /// Returns whether a tile is visited, and says in the visit whether it needs its mask.
   __device__ __forceinline__ bool find(Visit& visit) const {
-    const TileMapView& map = arguments_.map;
-    const int down = Shape::kRows / arguments_.map_tile.rows, right = Shape::kColumns / arguments_.map_tile.columns;
-    const int row = visit.row_tile * down;
-    const std::uint32_t bits = ((1U << down) - 1) << row % 32;
-    std::uint32_t any = 0, all_full = bits;
-    for (int i = 0; i < right; ++i) {
-      const int column = visit.column_tile * right + i;
-      if (column >= map.outer_tiles) break;
-      const MapWords words(map, list_of(visit), column);
-      const std::uint32_t full = words.of(map, 1, row / 32);
-      any |= full | words.of(map, 0, row / 32);
-      all_full &= full;
-    }
-    visit.masked =
-        map.visit_all || all_full != bits || (visit.column_tile + 1) * Shape::kColumns > arguments_.key_length;
-    return map.visit_all || (any & bits) != 0;
+    const BiasGradientArguments::TileNeeds needs =
+        arguments_.needs_of(list_of(visit), visit.row_tile, visit.column_tile);
+    visit.masked = needs.mask || (visit.column_tile + 1) * Shape::kColumns > arguments_.key_length;
+    return needs.visit;
   }
-  /// Returns the mask's list for the tile's head, as TileList finds it.
   __device__ __forceinline__ int list_of(const Visit& visit) const {
-    const TileMapView& map = arguments_.map;
-    return (map.batch == 1 ? 0 : visit.batch) * map.heads + visit.head / map.head_ratio;
+    return arguments_.list_of(visit.batch, visit.head);
   }
 
   // Copies.

@@ -15,7 +15,7 @@ struct ChangeTensors {
   const BiasTensor& bias;
   const ScoreOperands& operands;
 };
-/// Those of ForwardTensors or BackwardTensors.
+/// Returns the tensors that a change reads among ForwardTensors or BackwardTensors.
 template <class Tensors>
 ChangeTensors change_tensors(const Tensors& of) {
   return {of.alibi, of.bias, of.operands};

@@ -171,7 +171,7 @@ class BiasValues {
               column = place_.first_column + 32 * across + lane % 4 * 8;
     const std::int64_t at =
         times(place_.batch, bias_.batch) + times(place_.head, bias_.head) + times(row, bias_.row) + column;
-    // Of each matrix: of lane 4 g + q, row g and columns 2 q and 2 q + 1.
+    // Lane 4 g + q loads row g, columns 8 q to 8 q + 7, and gets columns 2 q and 2 q + 1 of each of four matrices.
     load_16(words, static_cast<const std::uint16_t*>(bias_.values) + at,
             row < bias_.query_length && column < bias_.key_length);
     transpose_in_quad(words, lane % 4);

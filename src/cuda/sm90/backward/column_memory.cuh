@@ -60,7 +60,7 @@ struct ColumnMemory {
   alignas(1024) std::uint8_t grad_o[Shape::kGradientStages][Shape::kRowBytes];
   [[no_unique_address]] alignas(
       1024) SomeOf<std::uint8_t[Shape::kScoreBytes], Shape::kSums ? Shape::kStages : 0> grad_s;
-  // Of each group.
+  // A bias's panel of each group.
   [[no_unique_address]] alignas(
       1024) SomeOf<std::uint8_t[kBiasPanelBytes], CopiesBias<Shape> ? Shape::kGroups : 0> bias;
   alignas(16) float lse_log2[Shape::kStages][Shape::kRows];

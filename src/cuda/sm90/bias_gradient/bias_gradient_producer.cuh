@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "cuda/common/bias_gradient_kernel.cuh"
-#include "cuda/common/tile_walk.cuh"
+#include "cuda/common/bias_gradient_tiles.cuh"
 #include "cuda/sm90/bias_gradient/bias_gradient_memory.cuh"
 
 namespace flashmask::cuda::sm90 {
@@ -39,7 +38,7 @@ class BiasGradientProducer {
       const auto choose = [&](int number) {
         step.batch = place.first_batch + number / from.list_heads;
         step.head = place.first_head + number % from.list_heads;
-        step.number = list_of(step);
+        step.number = from.list_of(step.batch, step.head);
       };
       choose(looked + lane());
       const bool exists = looked + lane() < place.heads;
@@ -62,30 +61,11 @@ class BiasGradientProducer {
     publish({BiasStep::kStore, place.first_batch, place.first_head, place.row_tile, place.column_tile, item});
   }
 
-  /// Returns the mask's list for the step's head, as TileList finds it.
-  __device__ __forceinline__ int list_of(const BiasStep& step) const {
-    const TileMapView& map = arguments_.map;
-    return (map.batch == 1 ? 0 : step.batch) * map.heads + step.head / map.head_ratio;
-  }
-
-  /// Reads from the map what a tile needs; kStore: it is skipped.
+  /// Returns what a tile needs; kStore: it is skipped.
   __device__ __forceinline__ BiasStep::Kind find(const BiasStep& step) const {
-    const TileMapView& map = arguments_.map;
-    if (map.visit_all) return BiasStep::kMasked;
-    const int down = Memory::kTile / static_cast<int>(arguments_.map_tile.rows),
-              right = Memory::kTile / static_cast<int>(arguments_.map_tile.columns);
-    const int row = step.row_tile * down, end = min((step.column_tile + 1) * right, map.outer_tiles);
-    const std::uint32_t bits = ((1U << down) - 1) << row % 32;
-    std::uint32_t any = 0, all_full = bits;
-#pragma unroll 1
-    for (int column = step.column_tile * right; column < end; ++column) {
-      const MapWords words(map, step.number, column);
-      const std::uint32_t full = words.of(map, 1, row / 32);
-      any |= full | words.of(map, 0, row / 32);
-      all_full &= full;
-    }
-    if ((any & bits) == 0) return BiasStep::kStore;
-    return all_full == bits ? BiasStep::kFull : BiasStep::kMasked;
+    const BiasGradientArguments::TileNeeds needs = arguments_.needs_of(step.number, step.row_tile, step.column_tile);
+    if (!needs.visit) return BiasStep::kStore;
+    return needs.mask ? BiasStep::kMasked : BiasStep::kFull;
   }
 
   __device__ __forceinline__ void publish(const BiasStep& step) {
@@ -133,7 +113,7 @@ class BiasGradientProducer {
     __syncwarp();
   }
 
-  /// Of a tile that nobody sees: consumers store zeros from there.
+  /// Passes on a tile that nobody sees without a copy: consumers store zeros from there.
   __device__ __forceinline__ void leave_out_bias() {
     barrier_wait(&shared_.bias_empty[tiles_.slot], tiles_.phase ^ 1);
     if (lane() == 0) barrier_arrive(&shared_.bias_full[tiles_.slot]);

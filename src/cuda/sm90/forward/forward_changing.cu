@@ -5,7 +5,7 @@
 
 namespace flashmask::cuda::sm90 {
 
-/// Of two shapes, settled maxima come first, which save a quarter of the work for each score.
+/// Returns the code of two shapes: settled maxima come first, which save a quarter of the work for each score.
 template <class Shape>
 KernelCode changed_forward_code(bool max_scores) {
   using Looking = ForwardToChange<Shape, false>;
